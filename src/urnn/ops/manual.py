@@ -1,0 +1,222 @@
+"""The recurrence in normal form, its backward pass derived by hand, in plain torch.
+
+The readable middle tier between `reference.py` and the fused kernels: where a kernel and this
+disagree, the kernel is wrong; where this and the reference disagree, the calculus is. The
+derivation of every line stands in `ops/README.md`. All tensors lead with the networks G.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from urnn.nonlinearity import linear_piece, prepare_mod_relu
+from urnn.ops.stretches import Gradients, Recurrence
+from urnn.unitary.fourier import fft, ifft
+
+
+class Manual:
+    """One stretch of the recurrence forwards and backwards (`stretches.Engine`)."""
+
+    def forward(
+        self, recurrence: Recurrence, h: Tensor, start: int, stop: int, states: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Run z_t = W h_{t−1} + u_t, h_t = σ(z_t) for t in [start, stop)."""
+        W = application(recurrence)
+        z = project(recurrence, start, stop)
+        for t in range(stop - start):
+            z_t = z[:, t].add_(W(h))
+            h_t = self.state(recurrence, z_t)
+            if recurrence.lengths is not None:
+                h_t = torch.where((start + t < recurrence.lengths)[..., None], h_t, h)
+            h = h_t
+            if states is not None:
+                states[:, t] = h
+        return z, h
+
+    def state(self, recurrence: Recurrence, z: Tensor) -> Tensor:
+        """Return σ(z) for z of shape (G, N, n)."""
+        if recurrence.bias is None:
+            return z
+        return prepare_mod_relu(recurrence.bias[:, None], recurrence.leak)(z)
+
+    def read(self, recurrence: Recurrence, states: Tensor) -> Tensor:
+        """Return o = Re(conj(U) h) for states of shape (G, T, N, n)."""
+        assert recurrence.readout is not None
+        o = _real(states).flatten(1, 2) @ _real(recurrence.readout).mT
+        return _steps(o, states)
+
+    def backward(
+        self,
+        recurrence: Recurrence,
+        h: Tensor,
+        z: Tensor,
+        grad: Tensor | None,
+        grad_h: Tensor,
+        start: int,
+        gradients: Gradients,
+    ) -> Tensor:
+        """Run g_{t−1} = W* J_t g_t from the last step of z to the first, then sum over them.
+
+        h is the state before the first step, grad the gradient of the outputs, grad_h that of
+        the last state.
+        """
+        steps = z.shape[1]
+        later = _steps(self.state(recurrence, z.flatten(1, 2)), z)
+        if grad is not None and recurrence.readout is not None:
+            assert gradients.readout is not None
+            rows = grad.flatten(1, 2)
+            gradients.readout += _complex(rows.mT @ _real(later.flatten(1, 2)))
+            grad = _steps(_complex(rows @ _real(recurrence.readout)), z)
+
+        jacobian, bias_gradient = jacobians(recurrence, z)
+        W_adjoint = adjoint(recurrence)
+        delta = torch.empty_like(z)  # the gradients of z, and of u
+        g = grad_h
+        for t in reversed(range(steps)):
+            if grad is not None:
+                g = g + grad[:, t]
+            d_t = jacobian(t, g)
+            before = W_adjoint(d_t)
+            if recurrence.lengths is not None:
+                inside = (start + t < recurrence.lengths)[..., None]
+                d_t = d_t.where(inside, 0)
+                before = before.where(inside, g)
+            delta[:, t] = d_t
+            g = before
+
+        if gradients.bias is not None:
+            gradients.bias += bias_gradient(delta)
+        earlier = torch.cat([h[:, None], later[:, :-1]], dim=1)
+        accumulate_matrix(recurrence, earlier.flatten(1, 2), delta.flatten(1, 2), gradients)
+        accumulate_input(recurrence, delta, start, gradients)
+        return g
+
+
+def application(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
+    """Return h ↦ Wh on (G, N, n): d ⊙ F⁻¹(e ⊙ (Fh)[π]) + Q A*h, or the dense product."""
+    if len(recurrence.matrix) == 1:
+        transposed = recurrence.matrix[0].mT
+        return lambda h: h @ transposed
+    d, e, index, Q, A = recurrence.matrix
+    d, e, A_conj, Q_T = d[:, None], e[:, None], A.conj().resolve_conj(), Q.mT
+    permute = _gather(index)
+    return lambda h: d * ifft(e * permute(fft(h))) + (h @ A_conj) @ Q_T
+
+
+def adjoint(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
+    """Return g ↦ W*g on (G, N, n): F⁻¹((ē ⊙ F(d̄ ⊙ g))[π⁻¹]) + A Q*g, or the dense product."""
+    if len(recurrence.matrix) == 1:
+        conjugate = recurrence.matrix[0].conj().resolve_conj()
+        return lambda g: g @ conjugate
+    d, e, index, Q, A = recurrence.matrix
+    d, e = d.conj().resolve_conj()[:, None], e.conj().resolve_conj()[:, None]
+    Q_conj, A_T = Q.conj().resolve_conj(), A.mT
+    permute = _gather(index.argsort(-1))
+    return lambda g: ifft(permute(e * fft(d * g))) + (g @ Q_conj) @ A_T
+
+
+def project(recurrence: Recurrence, start: int, stop: int) -> Tensor:
+    """Return u = V x of the steps [start, stop), in memory of its own: (G, T, N, n)."""
+    x = recurrence.x[:, start:stop]
+    if recurrence.table is None:
+        return x.clone(memory_format=torch.contiguous_format)
+    if x.is_floating_point():
+        return _steps(_complex(x.flatten(1, 2) @ _real(recurrence.table)), x)
+    return _steps(recurrence.table.gather(1, _token_index(recurrence, x)), x)
+
+
+def jacobians(
+    recurrence: Recurrence, z: Tensor
+) -> tuple[Callable[[int, Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """Return (t, g) ↦ J_t g, the gradient of z_t from that of h_t, and δ ↦ ∂C/∂b.
+
+    With p = z/|z|, a living unit scales the component of g along p by 1 and the other by
+    1 + b/|z|: J g = (1 + b/|z|) g − (b/|z|) Re(p̄g) p. A linear one scales g by its slope.
+    """
+    if recurrence.bias is None:
+        return (lambda t, g: g), (lambda delta: delta.real.sum((1, 2)))
+    b = recurrence.bias[:, None, None]
+    threshold, slope = linear_piece(b, recurrence.leak)
+    r = z.abs()
+    linear = r <= threshold
+    excess = torch.where(linear, 0, b / torch.where(linear, 1, r))  # b/|z|
+    scale = torch.where(linear, slope, 1 + excess)
+    p = torch.where(linear, 0, z.sgn())
+    bent = excess * p
+
+    def apply(t: int, g: Tensor) -> Tensor:
+        p_t = p[:, t]
+        along = p_t.real * g.real + p_t.imag * g.imag
+        return scale[:, t] * g - along * bent[:, t]
+
+    def bias_gradient(delta: Tensor) -> Tensor:  # Re(p̄δ) = Re(p̄g) for a living unit
+        return (p.real * delta.real + p.imag * delta.imag).sum((1, 2))
+
+    return apply, bias_gradient
+
+
+def accumulate_matrix(
+    recurrence: Recurrence, h: Tensor, delta: Tensor, gradients: Gradients
+) -> None:
+    """Add the gradients of W's normal form, summed over steps and sequences (G, T·N, n)."""
+    if len(recurrence.matrix) == 1:
+        _add(gradients.matrix[0], delta.mT @ h.conj())  # Σ δ h*
+        return
+    d, e, index, Q, A = recurrence.matrix
+    y = _gather(index)(fft(h))
+    q = fft(d.conj()[:, None] * delta)
+    _add(gradients.matrix[0], (delta * ifft(e[:, None] * y).conj()).sum(1))
+    _add(gradients.matrix[1], (q * y.conj()).sum(1))
+    _add(gradients.matrix[3], delta.mT @ (h @ A.conj()).conj())
+    _add(gradients.matrix[4], h.mT @ (delta @ Q.conj()).conj())
+
+
+def accumulate_input(
+    recurrence: Recurrence, delta: Tensor, start: int, gradients: Gradients
+) -> None:
+    """Add the gradients of x and of the table from δ = ∂C/∂u."""
+    x = recurrence.x[:, start : start + delta.shape[1]]
+    here = None if gradients.x is None else gradients.x[:, start : start + delta.shape[1]]
+    if recurrence.table is None:
+        _add(here, delta)
+    elif x.is_floating_point():
+        rows = _real(delta.flatten(1, 2))
+        _add(gradients.table, _complex(x.flatten(1, 2).mT @ rows))
+        _add(here, _steps(rows @ _real(recurrence.table).mT, x))
+    elif gradients.table is not None:
+        gradients.table.scatter_add_(1, _token_index(recurrence, x), delta.flatten(1, 2))
+
+
+def _add(total: Tensor | None, term: Tensor) -> None:
+    if total is not None:
+        total += term
+
+
+def _token_index(recurrence: Recurrence, x: Tensor) -> Tensor:
+    """Return tokens (G, T, N) as an index of rows into the tables, (G, T·N, n)."""
+    return x.flatten(1)[..., None].expand(-1, -1, recurrence.h_0.shape[-1])
+
+
+def _gather(index: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return y ↦ y[π] along the last dimension of (G, N, n), each network with its own π."""
+    if index.shape[0] == 1:
+        single = index[0]
+        return lambda y: y[..., single]
+    return lambda y: y.gather(-1, index[:, None].expand(y.shape))
+
+
+def _steps(rows: Tensor, like: Tensor) -> Tensor:
+    """Return rows (G, T·N, …) as (G, T, N, …), with the T and N of another tensor."""
+    steps: Tensor = rows.unflatten(1, like.shape[1:3])
+    return steps
+
+
+def _real(z: Tensor) -> Tensor:
+    """View complex (…, n) as real (…, 2n), interleaved."""
+    return torch.view_as_real(z.resolve_conj().contiguous()).flatten(-2)
+
+
+def _complex(x: Tensor) -> Tensor:
+    """View interleaved real (…, 2n) as complex (…, n)."""
+    return torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))

@@ -1,0 +1,244 @@
+"""The operator `urnn::scan` as torch sees it: schema, fake kernel, autograd, batching.
+
+Every tensor leads with an axis G of networks, and `vmap` is folded into it. The operator is
+called from an `autograd.Function` inside a function that dynamo puts into its graph whole;
+this is what works under eager, `torch.func`, `torch.compile` and `torch.export` alike. Asking
+for what is not there (forward mode, second derivatives) raises, where a bare operator would
+answer a silent zero.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from urnn.ops import stretches
+from urnn.ops.manual import Manual
+from urnn.ops.recurrence import token_message
+from urnn.ops.stretches import Engine, Recurrence, differentiable
+
+ENGINES: dict[str, Engine] = {"manual": Manual()}
+
+_RECURRENCE = (
+    "Tensor x, Tensor? table, Tensor h_0, Tensor? bias, Tensor? readout, Tensor? lengths, "
+    "Tensor[] matrix, float leak"
+)
+_library = torch.library.Library("urnn", "DEF")
+_library.define(
+    f"scan(str engine, str keep, bool last, {_RECURRENCE}) "
+    "-> (Tensor output, Tensor h_n, Tensor kept)"
+)
+_library.define(
+    "scan_backward(str engine, bool constant, bool input_gradient, "
+    f"Tensor kept, Tensor? grad_output, Tensor grad_h, {_RECURRENCE}) -> Tensor[]"
+)
+
+
+def scan(engine: str, keep: str, last: bool, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
+    """Run the recurrence; return its outputs (none for `last`) and the final state.
+
+    keep says what is stored for the backward pass: "nothing", "full" or "constant".
+    """
+    r = recurrence
+    tensors = (r.x, r.table, r.h_0, r.bias, r.readout, r.lengths, *r.matrix)
+    output, h_n, _ = _apply(engine, keep, last, r.leak, *tensors)
+    return output, h_n
+
+
+@torch._dynamo.allow_in_graph
+def _apply(
+    engine: str, keep: str, last: bool, leak: float, *tensors: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    outputs: tuple[Tensor, Tensor, Tensor] = Scan.apply((engine, keep, last, leak), *tensors)
+    return outputs
+
+
+def _scan(engine: str, keep: str, last: bool, *recurrence: Any) -> tuple[Tensor, Tensor, Tensor]:
+    r = Recurrence(*recurrence)
+    _check_tokens(r)
+    return stretches.forward(ENGINES[engine], r, last, keep)
+
+
+def _scan_backward(
+    engine: str,
+    constant: bool,
+    input_gradient: bool,
+    kept: Tensor,
+    grad_output: Tensor | None,
+    grad_h: Tensor,
+    *recurrence: Any,
+) -> list[Tensor]:
+    """Return the gradient of each tensor of the recurrence; (G, 0) for one that has none."""
+    r = Recurrence(*recurrence)
+    sums, g = stretches.backward(
+        ENGINES[engine], r, kept, constant, input_gradient, grad_output, grad_h
+    )
+    found = [sums.x, sums.table, g.clone(), sums.bias, sums.readout, None, *sums.matrix]
+    return [_none(r) if gradient is None else gradient for gradient in found]
+
+
+def _scan_fake(
+    engine: str, keep: str, last: bool, *recurrence: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    r = Recurrence(*recurrence)
+    G, N, n = r.h_0.shape
+    L = r.x.shape[1]
+    width = n if r.readout is None else r.readout.shape[1]
+    dtype = r.h_0.dtype if r.readout is None else r.h_0.real.dtype
+    output = r.h_0.new_empty((G, 0 if last else L, N, width), dtype=dtype)
+    kept = r.h_0.new_empty((G, stretches.kept_steps(L, keep), N, n))
+    return output, r.h_0.new_empty((G, N, n)), kept
+
+
+def _scan_backward_fake(
+    engine: str,
+    constant: bool,
+    input_gradient: bool,
+    kept: Tensor,
+    grad_output: Tensor | None,
+    grad_h: Tensor,
+    *recurrence: Any,
+) -> list[Tensor]:
+    r = Recurrence(*recurrence)
+    inputs = [r.x if input_gradient else None, r.table, r.h_0, r.bias, r.readout, None, *r.matrix]
+    return [
+        _none(r) if t is None or not differentiable(t) else t.new_empty(t.shape) for t in inputs
+    ]
+
+
+def _none(recurrence: Recurrence) -> Tensor:
+    return recurrence.h_0.new_empty((recurrence.h_0.shape[0], 0))
+
+
+def _check_tokens(recurrence: Recurrence) -> None:
+    """Raise for a token out of range, as F.embedding does; on a GPU the gather asserts itself."""
+    x, table = recurrence.x, recurrence.table
+    if table is None or differentiable(x) or not x.numel() or x.device.type != "cpu":
+        return
+    low, high = x.aminmax()
+    if low < 0 or high >= table.shape[1]:
+        raise IndexError(token_message(x, table.shape[1]))
+
+
+for _device in ("CPU", "CUDA", "MPS", "XPU"):
+    _library.impl("scan", _scan, _device)
+    _library.impl("scan_backward", _scan_backward, _device)
+torch.library.register_fake("urnn::scan", _scan_fake, lib=_library)
+torch.library.register_fake("urnn::scan_backward", _scan_backward_fake, lib=_library)
+
+
+class _ReverseModeOnce:
+    """What neither Function offers, said when it is asked for."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(
+            "this engine has no forward-mode derivative: its backward pass is derived by hand. "
+            "Use backend='reference' for it."
+        )
+
+
+class Scan(_ReverseModeOnce, torch.autograd.Function):
+    """The operator with its backward pass, for every way in which torch differentiates."""
+
+    @staticmethod
+    def forward(options: tuple[str, str, bool, float], *tensors: Tensor | None) -> Any:
+        engine, keep, last, leak = options
+        return torch.ops.urnn.scan(engine, keep, last, *tensors[:6], list(tensors[6:]), leak)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.options, *tensors = inputs
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*tensors, output[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor, grad_h: Tensor, _: Tensor) -> Any:
+        *tensors, kept = ctx.saved_tensors
+        needed = ctx.needs_input_grad[1:]
+        options = (*ctx.options, needed[0])
+        grads = ScanBackward.apply(options, kept, grad_output, grad_h, *tensors)
+        return None, *(g if wanted else None for g, wanted in zip(grads, needed, strict=True))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        return _fold(Scan, info.batch_size, in_dims, args)
+
+
+class ScanBackward(_ReverseModeOnce, torch.autograd.Function):
+    """The backward pass as a node of its own, so that differentiating it again raises."""
+
+    @staticmethod
+    def forward(
+        options: tuple[str, str, bool, float, bool],
+        kept: Tensor,
+        grad_output: Tensor,
+        grad_h: Tensor,
+        *tensors: Tensor | None,
+    ) -> Any:
+        engine, keep, last, leak, input_gradient = options
+        grads = torch.ops.urnn.scan_backward(
+            engine,
+            keep == "constant",
+            input_gradient,
+            kept,
+            None if last else grad_output,
+            grad_h,
+            *tensors[:6],
+            list(tensors[6:]),
+            leak,
+        )
+        return tuple(grads)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(
+            "this engine has no second derivative: its backward pass is derived by hand. "
+            "Use backend='reference' for it."
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        return _fold(ScanBackward, info.batch_size, in_dims, args)
+
+
+def _fold(function: Any, batch: int, in_dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+    """Run a batch of B calls on G networks each as one call on B·G networks."""
+    options, *tensors = args
+    folded: list[Tensor | None] = []
+    for t, dim in zip(tensors, in_dims[1:], strict=True):
+        if t is None:
+            folded.append(None)
+        else:
+            batched = t.expand(batch, *t.shape) if dim is None else t.movedim(dim, 0)
+            folded.append(batched.flatten(0, 1))
+    outputs = function.apply(options, *folded)
+    G = outputs[0].shape[0] // batch
+    return tuple(o.unflatten(0, (batch, G)) for o in outputs), (0,) * len(outputs)
+
+
+# The bare operator, as it stands in a graph that torch.export made, has the same backward pass.
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    engine, keep, last, *tensors, matrix, leak = inputs
+    ctx.options = engine, keep, last, leak
+    ctx.save_for_backward(*tensors, *matrix, output[2])
+
+
+def _backward(ctx: Any, grad_output: Tensor, grad_h: Tensor, _: Tensor) -> Any:
+    *tensors, kept = ctx.saved_tensors
+    if ctx.options[1] == "nothing":
+        raise RuntimeError("nothing was kept for a backward pass: this graph was made without one.")
+    options = (*ctx.options, ctx.needs_input_grad[3])
+    grads = ScanBackward.apply(options, kept, grad_output, grad_h, *tensors)
+    pairs = zip(grads, tensors, strict=True)
+    found = [g if t is not None and differentiable(t) else None for g, t in pairs]
+    return None, None, None, *found[:6], found[6:], None
+
+
+torch.library.register_autograd("urnn::scan", _backward, setup_context=_setup, lib=_library)
