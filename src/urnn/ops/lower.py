@@ -66,7 +66,7 @@ class _Lowered:
         return z if self.gauge is None else self.gauge * z
 
     def out_of_gauge(self, z: Tensor) -> Tensor:
-        return z if self.gauge is None else self.gauge.conj() * z
+        return z if self.gauge is None else self.gauge.conj_physical() * z
 
 
 def _run_together(lowered: list[_Lowered], request: Request, engine: str) -> list[Answer]:
@@ -81,10 +81,8 @@ def _run_together(lowered: list[_Lowered], request: Request, engine: str) -> lis
         matrix=[_stack(list(p)) for p in zip(*(one.matrix for one in lowered), strict=True)],
         leak=first.leak,
     )
-    keep = "nothing"
-    if _needs_grad(recurrence):
-        keep = "constant" if request.constant else "full"
-    outputs, states = scan(engine, keep, request.last, recurrence)
+    memory = "constant" if request.constant else "full"
+    outputs, states = scan(engine, memory, request.last, recurrence)
     return [
         _answer(one, request, output, h)
         for one, output, h in zip(lowered, outputs.unbind(0), states.unbind(0), strict=True)
@@ -112,9 +110,3 @@ def _stack(tensors: list[Tensor]) -> Tensor:
 def _maybe_stack(tensors: list[Tensor | None]) -> Tensor | None:
     present = [tensor for tensor in tensors if tensor is not None]
     return _stack(present) if present else None
-
-
-def _needs_grad(recurrence: Recurrence) -> bool:
-    r = recurrence
-    tensors = [r.x, r.table, r.h_0, r.bias, r.readout, *r.matrix]
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)

@@ -3,6 +3,9 @@
 The readable middle tier between `reference.py` and the fused kernels: where a kernel and this
 disagree, the kernel is wrong; where this and the reference disagree, the calculus is. The
 derivation of every line stands in `ops/README.md`. All tensors lead with the networks G.
+
+Conjugates are physical: within an operator that torch.compile calls, torch does not resolve
+the lazy conjugate of an elementwise product, and computes with the unconjugated number.
 """
 
 from collections.abc import Callable
@@ -99,7 +102,7 @@ def application(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
         transposed = recurrence.matrix[0].mT
         return lambda h: h @ transposed
     d, e, index, Q, A = recurrence.matrix
-    d, e, A_conj, Q_T = d[:, None], e[:, None], A.conj().resolve_conj(), Q.mT
+    d, e, A_conj, Q_T = d[:, None], e[:, None], A.conj_physical(), Q.mT
     permute = _gather(index)
     return lambda h: d * ifft(e * permute(fft(h))) + (h @ A_conj) @ Q_T
 
@@ -107,11 +110,11 @@ def application(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
 def adjoint(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
     """Return g ↦ W*g on (G, N, n): F⁻¹((ē ⊙ F(d̄ ⊙ g))[π⁻¹]) + A Q*g, or the dense product."""
     if len(recurrence.matrix) == 1:
-        conjugate = recurrence.matrix[0].conj().resolve_conj()
+        conjugate = recurrence.matrix[0].conj_physical()
         return lambda g: g @ conjugate
     d, e, index, Q, A = recurrence.matrix
-    d, e = d.conj().resolve_conj()[:, None], e.conj().resolve_conj()[:, None]
-    Q_conj, A_T = Q.conj().resolve_conj(), A.mT
+    d, e = d.conj_physical()[:, None], e.conj_physical()[:, None]
+    Q_conj, A_T = Q.conj_physical(), A.mT
     permute = _gather(index.argsort(-1))
     return lambda g: ifft(permute(e * fft(d * g))) + (g @ Q_conj) @ A_T
 
@@ -161,15 +164,15 @@ def accumulate_matrix(
 ) -> None:
     """Add the gradients of W's normal form, summed over steps and sequences (G, T·N, n)."""
     if len(recurrence.matrix) == 1:
-        _add(gradients.matrix[0], delta.mT @ h.conj())  # Σ δ h*
+        _add(gradients.matrix[0], delta.mT @ h.conj_physical())  # Σ δ h*
         return
     d, e, index, Q, A = recurrence.matrix
     y = _gather(index)(fft(h))
-    q = fft(d.conj()[:, None] * delta)
-    _add(gradients.matrix[0], (delta * ifft(e[:, None] * y).conj()).sum(1))
-    _add(gradients.matrix[1], (q * y.conj()).sum(1))
-    _add(gradients.matrix[3], delta.mT @ (h @ A.conj()).conj())
-    _add(gradients.matrix[4], h.mT @ (delta @ Q.conj()).conj())
+    q = fft(d.conj_physical()[:, None] * delta)
+    _add(gradients.matrix[0], (delta * ifft(e[:, None] * y).conj_physical()).sum(1))
+    _add(gradients.matrix[1], (q * y.conj_physical()).sum(1))
+    _add(gradients.matrix[3], delta.mT @ (h @ A.conj_physical()).conj_physical())
+    _add(gradients.matrix[4], h.mT @ (delta @ Q.conj_physical()).conj_physical())
 
 
 def accumulate_input(

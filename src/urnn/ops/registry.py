@@ -7,7 +7,8 @@ for what is not there (forward mode, second derivatives) raises, where a bare op
 answer a silent zero.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,27 +35,45 @@ _library.define(
 )
 
 
-def scan(engine: str, keep: str, last: bool, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
+def scan(engine: str, memory: str, last: bool, recurrence: Recurrence) -> tuple[Tensor, Tensor]:
     """Run the recurrence; return its outputs (none for `last`) and the final state.
 
-    keep says what is stored for the backward pass: "nothing", "full" or "constant".
+    memory, "full" or "constant", says what is kept if there is going to be a backward pass.
     """
     r = recurrence
     tensors = (r.x, r.table, r.h_0, r.bias, r.readout, r.lengths, *r.matrix)
-    output, h_n, _ = _apply(engine, keep, last, r.leak, *tensors)
+    keep = _keep(memory, tensors)
+    output, h_n, _ = _apply(engine, memory, keep, last, r.leak, *tensors)
     return output, h_n
+
+
+def _keep(memory: str, tensors: Sequence[Tensor | None]) -> str:
+    needed = any(t is not None and t.requires_grad for t in tensors)
+    return memory if needed and torch.is_grad_enabled() else "nothing"
 
 
 @torch._dynamo.allow_in_graph
 def _apply(
-    engine: str, keep: str, last: bool, leak: float, *tensors: Tensor | None
+    engine: str, memory: str, keep: str, last: bool, leak: float, *tensors: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    outputs: tuple[Tensor, Tensor, Tensor] = Scan.apply((engine, keep, last, leak), *tensors)
+    options = Options(engine, memory, keep, last, leak)
+    outputs: tuple[Tensor, Tensor, Tensor] = Scan.apply(options, *tensors)
     return outputs
 
 
+class Options(NamedTuple):
+    """What a call carries besides tensors."""
+
+    engine: str
+    memory: str
+    keep: str
+    last: bool
+    leak: float
+    input_gradient: bool = False
+
+
 def _scan(engine: str, keep: str, last: bool, *recurrence: Any) -> tuple[Tensor, Tensor, Tensor]:
-    r = Recurrence(*recurrence)
+    r = _resolved(*recurrence)
     _check_tokens(r)
     return stretches.forward(ENGINES[engine], r, last, keep)
 
@@ -69,12 +88,24 @@ def _scan_backward(
     *recurrence: Any,
 ) -> list[Tensor]:
     """Return the gradient of each tensor of the recurrence; (G, 0) for one that has none."""
-    r = Recurrence(*recurrence)
+    r = _resolved(*recurrence)
+    grad_output = None if grad_output is None else grad_output.resolve_conj()
+    grad_h = grad_h.resolve_conj()
     sums, g = stretches.backward(
         ENGINES[engine], r, kept, constant, input_gradient, grad_output, grad_h
     )
     found = [sums.x, sums.table, g.clone(), sums.bias, sums.readout, None, *sums.matrix]
     return [_none(r) if gradient is None else gradient for gradient in found]
+
+
+def _resolved(*recurrence: Any) -> Recurrence:
+    """Return the recurrence with no lazy conjugate or negative among its tensors."""
+
+    def resolved(tensor: Any) -> Any:
+        return None if tensor is None else tensor.resolve_conj().resolve_neg()
+
+    *tensors, matrix, leak = recurrence
+    return Recurrence(*map(resolved, tensors), list(map(resolved, matrix)), leak)
 
 
 def _scan_fake(
@@ -142,9 +173,10 @@ class Scan(_ReverseModeOnce, torch.autograd.Function):
     """The operator with its backward pass, for every way in which torch differentiates."""
 
     @staticmethod
-    def forward(options: tuple[str, str, bool, float], *tensors: Tensor | None) -> Any:
-        engine, keep, last, leak = options
-        return torch.ops.urnn.scan(engine, keep, last, *tensors[:6], list(tensors[6:]), leak)
+    def forward(options: Options, *tensors: Tensor | None) -> Any:
+        o = options
+        recurrence = (*tensors[:6], list(tensors[6:]), o.leak)
+        return torch.ops.urnn.scan(o.engine, o.keep, o.last, *recurrence)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -156,13 +188,16 @@ class Scan(_ReverseModeOnce, torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor, grad_h: Tensor, _: Tensor) -> Any:
         *tensors, kept = ctx.saved_tensors
         needed = ctx.needs_input_grad[1:]
-        options = (*ctx.options, needed[0])
+        options = ctx.options._replace(input_gradient=needed[0])
         grads = ScanBackward.apply(options, kept, grad_output, grad_h, *tensors)
         return None, *(g if wanted else None for g, wanted in zip(grads, needed, strict=True))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        return _fold(Scan, info.batch_size, in_dims, args)
+    def vmap(info: Any, in_dims: tuple[Any, ...], options: Options, *tensors: Any) -> Any:
+        if options.keep == "nothing":
+            # a batched tensor did not say that what it wraps requires a gradient: look again
+            options = options._replace(keep=_keep(options.memory, tensors))
+        return _fold(Scan, info.batch_size, in_dims, options, *tensors)
 
 
 class ScanBackward(_ReverseModeOnce, torch.autograd.Function):
@@ -170,25 +205,18 @@ class ScanBackward(_ReverseModeOnce, torch.autograd.Function):
 
     @staticmethod
     def forward(
-        options: tuple[str, str, bool, float, bool],
+        options: Options,
         kept: Tensor,
         grad_output: Tensor,
         grad_h: Tensor,
         *tensors: Tensor | None,
     ) -> Any:
-        engine, keep, last, leak, input_gradient = options
-        grads = torch.ops.urnn.scan_backward(
-            engine,
-            keep == "constant",
-            input_gradient,
-            kept,
-            None if last else grad_output,
-            grad_h,
-            *tensors[:6],
-            list(tensors[6:]),
-            leak,
-        )
-        return tuple(grads)
+        o = options
+        found = kept, None if o.last else grad_output, grad_h
+        recurrence = (*tensors[:6], list(tensors[6:]), o.leak)
+        constant = o.keep == "constant"
+        backward = torch.ops.urnn.scan_backward
+        return tuple(backward(o.engine, constant, o.input_gradient, *found, *recurrence))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -202,13 +230,14 @@ class ScanBackward(_ReverseModeOnce, torch.autograd.Function):
         )
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        return _fold(ScanBackward, info.batch_size, in_dims, args)
+    def vmap(info: Any, in_dims: tuple[Any, ...], options: Options, *tensors: Any) -> Any:
+        return _fold(ScanBackward, info.batch_size, in_dims, options, *tensors)
 
 
-def _fold(function: Any, batch: int, in_dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+def _fold(
+    function: Any, batch: int, in_dims: tuple[Any, ...], options: Options, *tensors: Tensor | None
+) -> Any:
     """Run a batch of B calls on G networks each as one call on B·G networks."""
-    options, *tensors = args
     folded: list[Tensor | None] = []
     for t, dim in zip(tensors, in_dims[1:], strict=True):
         if t is None:
@@ -226,15 +255,15 @@ def _fold(function: Any, batch: int, in_dims: tuple[Any, ...], args: tuple[Any, 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     engine, keep, last, *tensors, matrix, leak = inputs
-    ctx.options = engine, keep, last, leak
+    ctx.options = Options(engine, keep, keep, last, leak)
     ctx.save_for_backward(*tensors, *matrix, output[2])
 
 
 def _backward(ctx: Any, grad_output: Tensor, grad_h: Tensor, _: Tensor) -> Any:
     *tensors, kept = ctx.saved_tensors
-    if ctx.options[1] == "nothing":
+    if ctx.options.keep == "nothing":
         raise RuntimeError("nothing was kept for a backward pass: this graph was made without one.")
-    options = (*ctx.options, ctx.needs_input_grad[3])
+    options = ctx.options._replace(input_gradient=ctx.needs_input_grad[3])
     grads = ScanBackward.apply(options, kept, grad_output, grad_h, *tensors)
     pairs = zip(grads, tensors, strict=True)
     found = [g if t is not None and differentiable(t) else None for g, t in pairs]

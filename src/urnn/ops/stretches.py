@@ -166,7 +166,9 @@ def backward(
 
 def kept_steps(steps: int, keep: str) -> int:
     """Return how many states of (G, N, n) are kept for the backward pass."""
-    return {"nothing": 0, "full": steps, "constant": len(plan(steps))}[keep]
+    if keep == "constant":
+        return len(plan(steps))
+    return steps if keep == "full" else 0
 
 
 def _inside(lengths: Tensor | None, start: int, stop: int) -> Tensor | None:
