@@ -105,7 +105,8 @@ def _resolved(*recurrence: Any) -> Recurrence:
         return None if tensor is None else tensor.resolve_conj().resolve_neg()
 
     *tensors, matrix, leak = recurrence
-    return Recurrence(*map(resolved, tensors), list(map(resolved, matrix)), leak)
+    fields: tuple[Any, ...] = (*map(resolved, tensors), [resolved(t) for t in matrix], leak)
+    return Recurrence(*fields)
 
 
 def _scan_fake(
