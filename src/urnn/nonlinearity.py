@@ -40,7 +40,9 @@ def prepare_mod_relu(bias: Tensor, leak: float) -> Nonlinearity:
     threshold, slope = linear_piece(bias, leak)
 
     def apply(z: Tensor) -> Tensor:
-        return torch.where(z.abs() <= threshold, slope * z, z + bias * z.sgn())
+        linear = z.abs() <= threshold
+        phase = torch.where(linear, 1, z).sgn()  # no derivative at or near 0 is ever formed
+        return torch.where(linear, slope * z, z + bias * phase)
 
     return apply
 

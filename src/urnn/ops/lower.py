@@ -66,7 +66,7 @@ class _Lowered:
         return z if self.gauge is None else self.gauge * z
 
     def out_of_gauge(self, z: Tensor) -> Tensor:
-        return z if self.gauge is None else self.gauge.conj_physical() * z
+        return z if self.gauge is None else self.gauge.conj() * z
 
 
 def _run_together(lowered: list[_Lowered], request: Request, engine: str) -> list[Answer]:

@@ -29,11 +29,10 @@ def scan(network: Network, request: Request) -> Answer:
     W = network.unitary.prepare()
     sigma = nonlinearity(network)
     x = flip_time(request.x, request.lengths) if network.reverse else request.x
-    stretches = plan(request.steps) if request.constant else [(0, request.steps)]
     outputs: list[Tensor] = []
     h = network.h_0
 
-    for start, stop in stretches:
+    for start, stop in plan(request.steps):
 
         def stretch(x: Tensor, h: Tensor, start: int = start) -> tuple[Tensor | None, Tensor]:
             return _stretch(network, request, W, sigma, x, h, start)

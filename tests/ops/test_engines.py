@@ -1,0 +1,249 @@
+"""Every engine against the float64 reference: outputs and every gradient, on odd sizes."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+
+from urnn.functional import unitary_scan
+from urnn.unitary import Reflection, Spectral, Unitary, arjovsky
+
+ENGINES = ("manual",)
+MATRICES = {
+    "arjovsky": arjovsky,
+    "spectral": Spectral,  # dense
+    "one reflection": Reflection,  # structured, without a Fourier pair
+}
+
+
+@pytest.fixture(autouse=True)
+def _nan_filled_buffers():
+    """torch.empty is full of NaN: an element that was never written shows."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+class Case(torch.nn.Module):
+    """A recurrence with random parameters, in float64, and a random cost of all it returns."""
+
+    def __init__(
+        self, n, N, L, H=3, k=None, x="real", sign=-1, leak=0.0, matrix="arjovsky", **options
+    ):
+        super().__init__()
+        self.options = options | {"leak": leak}
+        self.W: Unitary = MATRICES[matrix](n).double()
+        self.x_kind = x
+        f64 = {"dtype": torch.float64}
+        self.V = torch.nn.Parameter(torch.randn(2 * n, H, **f64) / H**0.5)
+        size = torch.rand(n, **f64) * 0.3
+        b = {-1: -size, 0: 0 * size, 1: size, "mixed": torch.randn(n, **f64) * 0.3, None: None}
+        self.b = None if b[sign] is None else torch.nn.Parameter(b[sign])
+        self.h_0 = torch.nn.Parameter(torch.randn(2, N, n, **f64) / n**0.5)
+        self.U = torch.nn.Parameter(torch.randn(k, 2 * n, **f64) / n**0.5) if k else None
+        self.b_o = torch.nn.Parameter(torch.randn(k, **f64)) if k else None
+        if x == "tokens":
+            self.register_buffer("x", torch.randint(H, (L, N)))
+        elif x == "real":
+            self.x = torch.nn.Parameter(torch.randn(L, N, H, **f64))
+        else:
+            self.x = torch.nn.Parameter(torch.randn(2, L, N, n, **f64))
+        last = options.get("outputs") == "last"
+        self.register_buffer("cost", torch.randn(*(() if last else (L,)), N, k or 2 * n, **f64))
+        self.register_buffer("cost_h", torch.randn(2, N, n, **f64))
+
+    def run(self, backend, dtype=torch.float64):
+        """Return the outputs and the gradients of all parameters."""
+        case = copy.deepcopy(self).to(dtype)
+        complex_u = case.x_kind == "complex"
+        output, h_n = unitary_scan(
+            torch.complex(*case.x) if complex_u else case.x,
+            torch.complex(*case.h_0),
+            case.W,
+            None if complex_u else case.V,
+            case.b,
+            readout=(case.U, case.b_o) if case.U is not None else None,
+            backend=backend,
+            **case.options,
+        )
+        real, imag = case.cost_h
+        cost = (output * case.cost).sum() + (h_n.real * real + h_n.imag * imag).sum()
+        cost.backward()
+        found = {"output": output.detach(), "h_n": torch.view_as_real(h_n.detach())}
+        return found | {k: p.grad for k, p in case.named_parameters() if p.grad is not None}
+
+
+def error(found, truth):
+    """Return the relative error of each result, norm-wise, against float64."""
+    assert found.keys() == truth.keys()
+    return {
+        key: ((found[key].double() - truth[key]).norm() / truth[key].norm().clamp(min=1e-3)).item()
+        for key in truth
+    }
+
+
+def check(case):
+    truth = case.run("reference")
+    assert all(value.isfinite().all() for value in truth.values())
+    own = error(case.run("reference", torch.float32), truth)
+    # In C¹ every reflection is z ↦ −z: ∂v is 0 but for rounding, and the normal form adds
+    # d − 2d + 2d to make d, which costs two bits.
+    single = case.W.size == 1
+    for engine in ENGINES:
+        for key, value in error(case.run(engine), truth).items():
+            assert value < 1e-11 or (single and "vector" in key), (engine, key, value)
+        for key, value in error(case.run(engine, torch.float32), truth).items():
+            bound = max(4 * own[key], (32 if single else 8) * torch.finfo(torch.float32).eps)
+            assert value < bound or (single and "vector" in key), (engine, key, value, own[key])
+
+
+# n, N, L: odd, prime, one; at L = 1 and across the stretches (√L) of the backward pass
+SHAPES = [(1, 1, 1), (2, 5, 2), (3, 1, 9), (7, 4, 33), (12, 5, 17), (13, 2, 10), (64, 3, 26)]
+
+
+@pytest.mark.parametrize("sign", [-1, 0, 1, "mixed", None])
+@pytest.mark.parametrize(("n", "N", "L"), SHAPES)
+def test_shapes(n, N, L, sign):
+    check(Case(n, N, L, sign=sign, k=3))
+
+
+@pytest.mark.parametrize("x", ["real", "tokens", "complex"])
+@pytest.mark.parametrize("k", [None, 1, 4])
+@pytest.mark.parametrize("outputs", ["all", "last"])
+def test_inputs_and_outputs(x, k, outputs):
+    check(Case(6, 3, 11, x=x, k=k, outputs=outputs))
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("leak", [0.0, 0.2, 0.9])
+@pytest.mark.parametrize("sign", [-1, 1, "mixed"])
+def test_matrices_and_leaks(matrix, leak, sign):
+    check(Case(5, 2, 8, matrix=matrix, leak=leak, sign=sign))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("outputs", ["all", "last"])
+@pytest.mark.parametrize("k", [None, 2])
+@pytest.mark.parametrize("x", ["real", "tokens"])
+def test_lengths_and_directions(reverse, outputs, k, x):
+    lengths = torch.tensor([7, 1, 10, 4])
+    check(Case(5, 4, 10, k=k, x=x, lengths=lengths, reverse=reverse, outputs=outputs))
+
+
+@pytest.mark.parametrize("engine", ["reference", *ENGINES])
+@pytest.mark.parametrize("k", [None, 2])
+@pytest.mark.parametrize("outputs", ["all", "last"])
+def test_constant_memory(engine, outputs, k):
+    """Outputs, states, ∂x and ∂h₀ to the bit; the rest here too, but for the sums' order."""
+    case = Case(7, 3, 30, k=k, sign="mixed", outputs=outputs)
+    full = case.run(engine)
+    case.options["memory"] = "constant"
+    constant = case.run(engine)
+    for key in ("output", "h_n", "x", "h_0"):
+        assert constant[key].equal(full[key]), key
+    assert max(error(constant, full).values()) < 1e-13
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 12, 31, 60, 100, 128, 210])
+@pytest.mark.parametrize(("N", "L"), list(itertools.product([1, 5, 17], [1, 2, 63, 150])))
+@pytest.mark.parametrize("sign", [-1, 0, 1, "mixed"])
+def test_wide(n, N, L, sign):
+    """Gradients through a unit that comes close to its kink are float32's own doing: no float32."""
+    case = Case(n, N, L, sign=sign, k=5)
+    truth = case.run("reference")
+    for engine in ENGINES:
+        assert max(error(case.run(engine), truth).values()) < 1e-11
+
+
+@pytest.mark.parametrize("backend", ["reference", *ENGINES])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_in_its_sequence(backend, bad):
+    W, V, b = arjovsky(6), torch.randn(12, 2), -0.1 * torch.rand(6)
+    x = torch.randn(9, 3, 2)
+    clean, _ = unitary_scan(x, None, W, V, b, backend=backend)
+    x[4, 1, 0] = bad
+    output, h_n = unitary_scan(x, None, W, V, b, backend=backend)
+    assert output[:, ::2].equal(clean[:, ::2])
+    assert output[:4].equal(clean[:4])
+    assert not output[4:, 1].isfinite().any()
+    assert h_n[::2].isfinite().all() and not h_n[1].isfinite().any()
+
+
+@pytest.mark.parametrize("backend", ["reference", *ENGINES])
+def test_padding_is_never_read(backend):
+    W, V = arjovsky(4), torch.randn(8, 3, requires_grad=True)
+    lengths = torch.tensor([3, 5])
+    for x, padding in ((torch.randn(5, 2, 3), float("nan")), (torch.randint(3, (5, 2)), -100)):
+        clean, _ = unitary_scan(x, None, W, V, torch.zeros(4), lengths=lengths, backend=backend)
+        x[3:, 0] = padding
+        output, h_n = unitary_scan(x, None, W, V, torch.zeros(4), lengths=lengths, backend=backend)
+        assert output.equal(clean) and output[3:, 0].eq(0).all() and h_n.isfinite().all()
+        (grad,) = torch.autograd.grad(output.sum(), V)
+        assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", ["reference", *ENGINES])
+@pytest.mark.parametrize("n", [1, 2, 7, 128])
+@pytest.mark.parametrize("matrix", ["arjovsky", "spectral"])
+def test_the_norm_is_kept_over_ten_thousand_steps(matrix, n, backend, dtype):
+    """At b = 0 and without input, ‖h‖ drifts by less than 16·L·ε."""
+    W = MATRICES[matrix](n).to(dtype)
+    if matrix == "spectral":
+        W = MATRICES[matrix](n, dtype=dtype)
+    steps = 10_000
+    h_0 = torch.randn(1, n, dtype=dtype.to_complex())
+    u = torch.zeros(steps, 1, n, dtype=h_0.dtype)
+    with torch.no_grad():
+        _, h_n = unitary_scan(
+            u, h_0, W, None, torch.zeros(n, dtype=dtype), outputs="last", backend=backend
+        )
+    drift = (h_n.norm() / h_0.norm() - 1).abs()
+    assert drift < 16 * steps * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("backend", ["reference", *ENGINES])
+def test_a_batch_of_none(backend):
+    for x in (torch.zeros(4, 0, 3), torch.zeros(4, 0, dtype=torch.int64)):
+        V = torch.randn(10, 3, requires_grad=True)
+        output, h_n = unitary_scan(x, None, arjovsky(5), V, torch.zeros(5), backend=backend)
+        assert output.shape == (4, 0, 10) and h_n.shape == (0, 5)
+        output.sum().backward()
+        assert V.grad.eq(0).all()
+
+
+@pytest.mark.parametrize("backend", ENGINES)
+def test_several_networks_are_one_call(backend):
+    """Stacked networks under vmap equal each on its own: states, and gradients."""
+    cases = [Case(6, 3, 9, sign="mixed", k=2) for _ in range(3)]
+    alone = [case.run(backend) for case in cases]
+    parameters, buffers = torch.func.stack_module_state(cases)
+
+    class Cost(torch.nn.Module):
+        def __init__(self, case):
+            super().__init__()
+            self.case = case
+
+        def forward(self):
+            c = self.case
+            output, h_n = unitary_scan(
+                c.x, torch.complex(*c.h_0), c.W, c.V, c.b, readout=(c.U, c.b_o), backend=backend
+            )
+            cost = (output * c.cost).sum() + (torch.view_as_real(h_n).movedim(-1, 0) * c.cost_h).sum()
+            return cost, output
+
+    template = Cost(cases[0])
+
+    def run(parameters, buffers):
+        state = {f"case.{k}": v for k, v in (parameters | buffers).items()}
+        return torch.func.functional_call(template, state, ())
+
+    cost, output = torch.func.vmap(run)(parameters, buffers)
+    cost.sum().backward()
+    for i, one in enumerate(alone):
+        torch.testing.assert_close(output[i], one["output"], rtol=1e-12, atol=1e-12)
+        for key, stacked in parameters.items():
+            torch.testing.assert_close(stacked.grad[i], one[key], rtol=1e-11, atol=1e-11)
