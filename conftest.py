@@ -5,6 +5,8 @@ import torch
 
 import urnn
 
+torch.set_num_threads(1)  # small tensors; and tests run in several processes at once
+
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:

@@ -147,7 +147,9 @@ def test_split_relu():
     assert gradcheck(urnn.SplitReLU(2, dtype=torch.float64), (z,))
 
 
-@pytest.mark.parametrize(("leak", "error"), [(1.0, ValueError), (-0.1, ValueError), ("a", TypeError)])
+@pytest.mark.parametrize(
+    ("leak", "error"), [(1.0, ValueError), (-0.1, ValueError), ("a", TypeError)]
+)
 def test_bad_leak(leak, error):
     with pytest.raises(error, match=r"leak must be .*\[0, 1\)"):
         urnn.ModReLU(3, leak=leak)

@@ -84,23 +84,28 @@ def error(found, truth):
     }
 
 
-def check(case):
+def check(case, near_kinks=False):
+    """Compare each engine with the reference; near_kinks: where |z| is close to −b or 0 < b.
+
+    There float32 decides otherwise than float64 about a unit, or 1 + b/|z| is large, and the
+    error of each result is as much a matter of luck as of the engine.
+    """
     truth = case.run("reference")
     assert all(value.isfinite().all() for value in truth.values())
     own = error(case.run("reference", torch.float32), truth)
-    # In C¹ every reflection is z ↦ −z: ∂v is 0 but for rounding, and the normal form adds
-    # d − 2d + 2d to make d, which costs two bits.
-    single = case.W.size == 1
+    if near_kinks:
+        own = dict.fromkeys(own, max(own.values()))
+    single = case.W.size == 1  # in C¹ every reflection is z ↦ −z: ∂v is 0 but for rounding
     for engine in ENGINES:
         for key, value in error(case.run(engine), truth).items():
             assert value < 1e-11 or (single and "vector" in key), (engine, key, value)
         for key, value in error(case.run(engine, torch.float32), truth).items():
-            bound = max(4 * own[key], (32 if single else 8) * torch.finfo(torch.float32).eps)
+            bound = max(4 * own[key], 8 * torch.finfo(torch.float32).eps)
             assert value < bound or (single and "vector" in key), (engine, key, value, own[key])
 
 
 # n, N, L: odd, prime, one; at L = 1 and across the stretches (√L) of the backward pass
-SHAPES = [(1, 1, 1), (2, 5, 2), (3, 1, 9), (7, 4, 33), (12, 5, 17), (13, 2, 10), (64, 3, 26)]
+SHAPES = [(1, 1, 1), (2, 5, 2), (3, 1, 9), (12, 4, 33), (17, 5, 17), (31, 2, 10), (64, 3, 26)]
 
 
 @pytest.mark.parametrize("sign", [-1, 0, 1, "mixed", None])
@@ -113,14 +118,15 @@ def test_shapes(n, N, L, sign):
 @pytest.mark.parametrize("k", [None, 1, 4])
 @pytest.mark.parametrize("outputs", ["all", "last"])
 def test_inputs_and_outputs(x, k, outputs):
-    check(Case(6, 3, 11, x=x, k=k, outputs=outputs))
+    for n in (6, 20):  # dense, structured
+        check(Case(n, 3, 11, x=x, k=k, outputs=outputs))
 
 
 @pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize("leak", [0.0, 0.2, 0.9])
 @pytest.mark.parametrize("sign", [-1, 1, "mixed"])
 def test_matrices_and_leaks(matrix, leak, sign):
-    check(Case(5, 2, 8, matrix=matrix, leak=leak, sign=sign))
+    check(Case(18, 2, 8, matrix=matrix, leak=leak, sign=sign))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -129,7 +135,7 @@ def test_matrices_and_leaks(matrix, leak, sign):
 @pytest.mark.parametrize("x", ["real", "tokens"])
 def test_lengths_and_directions(reverse, outputs, k, x):
     lengths = torch.tensor([7, 1, 10, 4])
-    check(Case(5, 4, 10, k=k, x=x, lengths=lengths, reverse=reverse, outputs=outputs))
+    check(Case(19, 4, 10, k=k, x=x, lengths=lengths, reverse=reverse, outputs=outputs))
 
 
 @pytest.mark.parametrize("engine", ["reference", *ENGINES])
@@ -137,7 +143,7 @@ def test_lengths_and_directions(reverse, outputs, k, x):
 @pytest.mark.parametrize("outputs", ["all", "last"])
 def test_constant_memory(engine, outputs, k):
     """Outputs, states, ∂x and ∂h₀ to the bit; the rest here too, but for the sums' order."""
-    case = Case(7, 3, 30, k=k, sign="mixed", outputs=outputs)
+    case = Case(21, 3, 30, k=k, sign="mixed", outputs=outputs)
     full = case.run(engine)
     case.options["memory"] = "constant"
     constant = case.run(engine)
@@ -147,21 +153,17 @@ def test_constant_memory(engine, outputs, k):
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 12, 31, 60, 100, 128, 210])
+@pytest.mark.parametrize("n", [2, 3, 8, 12, 31, 60, 100, 128, 210])
 @pytest.mark.parametrize(("N", "L"), list(itertools.product([1, 5, 17], [1, 2, 63, 150])))
 @pytest.mark.parametrize("sign", [-1, 0, 1, "mixed"])
 def test_wide(n, N, L, sign):
-    """Gradients through a unit that comes close to its kink are float32's own doing: no float32."""
-    case = Case(n, N, L, sign=sign, k=5)
-    truth = case.run("reference")
-    for engine in ENGINES:
-        assert max(error(case.run(engine), truth).values()) < 1e-11
+    check(Case(n, N, L, sign=sign, k=5), near_kinks=sign == "mixed")
 
 
 @pytest.mark.parametrize("backend", ["reference", *ENGINES])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_stays_in_its_sequence(backend, bad):
-    W, V, b = arjovsky(6), torch.randn(12, 2), -0.1 * torch.rand(6)
+    W, V, b = arjovsky(20), torch.randn(40, 2), -0.1 * torch.rand(20)
     x = torch.randn(9, 3, 2)
     clean, _ = unitary_scan(x, None, W, V, b, backend=backend)
     x[4, 1, 0] = bad
@@ -218,7 +220,7 @@ def test_a_batch_of_none(backend):
 @pytest.mark.parametrize("backend", ENGINES)
 def test_several_networks_are_one_call(backend):
     """Stacked networks under vmap equal each on its own: states, and gradients."""
-    cases = [Case(6, 3, 9, sign="mixed", k=2) for _ in range(3)]
+    cases = [Case(18, 3, 9, sign="mixed", k=2) for _ in range(3)]
     alone = [case.run(backend) for case in cases]
     parameters, buffers = torch.func.stack_module_state(cases)
 
@@ -232,7 +234,9 @@ def test_several_networks_are_one_call(backend):
             output, h_n = unitary_scan(
                 c.x, torch.complex(*c.h_0), c.W, c.V, c.b, readout=(c.U, c.b_o), backend=backend
             )
-            cost = (output * c.cost).sum() + (torch.view_as_real(h_n).movedim(-1, 0) * c.cost_h).sum()
+            cost = (output * c.cost).sum() + (
+                torch.view_as_real(h_n).movedim(-1, 0) * c.cost_h
+            ).sum()
             return cost, output
 
     template = Cost(cases[0])

@@ -5,9 +5,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from urnn.ops.normal_form import Dense, Structured, describe, normal_form, structured_factors
-from urnn.unitary import Compose, Diagonal, Fourier, Permutation, Prepared, Reflection, Unitary
-from urnn.unitary import Spectral, arjovsky
+from urnn.ops.normal_form import (
+    SMALL,
+    Dense,
+    Structured,
+    describe,
+    normal_form,
+    structured,
+    structured_factors,
+)
+from urnn.unitary import (
+    Compose,
+    Diagonal,
+    Fourier,
+    Permutation,
+    Prepared,
+    Reflection,
+    Spectral,
+    Unitary,
+    arjovsky,
+)
 
 
 def dense(form):
@@ -18,13 +35,15 @@ def dense(form):
     F = torch.fft.fft(torch.eye(n, dtype=form.d.dtype), norm="ortho").mT
     middle = form.e[:, None] * F[form.permutation]
     W = form.d[:, None] * (F.mH @ middle) + form.Q @ form.A.mH
-    return form.gauge.conj()[:, None] * W * form.gauge
+    return form.gauge.conj()[:, None] * (W * torch.exp(1j * form.turn)) * form.gauge
 
 
 def assert_same(W, tolerance=1e-12):
-    form = normal_form(W)
+    structures = not isinstance(structured_factors(W), str)
+    form = structured(W) if structures else normal_form(W)
     M, product = dense(form), W.as_matrix()
     assert (M - product).abs().max() < tolerance
+    assert (dense(normal_form(W)) - product).abs().max() < tolerance
     probe = torch.randn(M.shape, dtype=M.dtype)
     parameters = list(W.parameters())
     if not parameters:
@@ -50,7 +69,7 @@ def test_the_paper_s_matrix_in_formulas():
     n = 12
     W = arjovsky(n, dtype=torch.float64)
     D3, R2, _, D2, P, R1, F, D1 = W.factors
-    form = normal_form(W)
+    form = structured(W)
     v1, v2 = (torch.complex(*(R.vector / R.vector.norm())) for R in (R1, R2))
     d, e = torch.polar(torch.ones(n).double(), D1.phase + D3.phase), torch.exp(1j * D2.phase)
     torch.testing.assert_close(form.gauge, torch.exp(1j * D1.phase))
@@ -164,3 +183,17 @@ def test_float32_is_rounded_once():
     W.float()
     for a, b in zip(normal_form(W), exact, strict=True):
         torch.testing.assert_close(a, b.to(a.dtype), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("n", [1, 2, SMALL])
+def test_a_small_matrix_is_dense(n):
+    W = arjovsky(n, dtype=torch.float64)
+    form = normal_form(W)
+    assert isinstance(form, Dense) and isinstance(normal_form(arjovsky(SMALL + 1)), Structured)
+    assert (form.matrix - W.as_matrix()).abs().max() < 1e-14
+    probe = torch.randn(n, n, dtype=torch.complex128)
+    parameters = list(W.parameters())
+    ours = torch.autograd.grad((probe * form.matrix).sum().real, parameters)
+    theirs = torch.autograd.grad((probe * W.as_matrix()).sum().real, parameters)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)

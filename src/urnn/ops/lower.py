@@ -2,7 +2,8 @@
 
 In the gauge h′ = D h with D = diag(gauge) the recurrence reads h′_t = σ(W′h′_{t−1} + D u_t),
 because σ commutes with phases. So D goes into V and h₀ on the way in, into U for the readout
-(o = Re(conj(U) h) = Re(conj(DU) h′)), and is undone on states that leave.
+(o = Re(conj(U) h) = Re(conj(DU) h′)), and is undone on states that leave. It is a constant
+there: the phases in it get their gradient through the normal form's `turn`.
 """
 
 import torch

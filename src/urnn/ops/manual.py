@@ -75,23 +75,26 @@ class Manual:
         jacobian, bias_gradient = jacobians(recurrence, z)
         W_adjoint = adjoint(recurrence)
         delta = torch.empty_like(z)  # the gradients of z, and of u
+        carried = torch.empty_like(z)  # W*δ
         g = grad_h
         for t in reversed(range(steps)):
             if grad is not None:
                 g = g + grad[:, t]
             d_t = jacobian(t, g)
-            before = W_adjoint(d_t)
-            if recurrence.lengths is not None:
+            if recurrence.lengths is None:
+                g = W_adjoint(d_t)
+                carried[:, t] = g
+            else:
                 inside = (start + t < recurrence.lengths)[..., None]
                 d_t = d_t.where(inside, 0)
-                before = before.where(inside, g)
+                carried[:, t] = W_adjoint(d_t)
+                g = carried[:, t].where(inside, g)
             delta[:, t] = d_t
-            g = before
 
         if gradients.bias is not None:
             gradients.bias += bias_gradient(delta)
         earlier = torch.cat([h[:, None], later[:, :-1]], dim=1)
-        accumulate_matrix(recurrence, earlier.flatten(1, 2), delta.flatten(1, 2), gradients)
+        accumulate_matrix(recurrence, gradients, earlier, delta, carried)
         accumulate_input(recurrence, delta, start, gradients)
         return g
 
@@ -101,7 +104,7 @@ def application(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
     if len(recurrence.matrix) == 1:
         transposed = recurrence.matrix[0].mT
         return lambda h: h @ transposed
-    d, e, index, Q, A = recurrence.matrix
+    d, e, index, Q, A, _ = recurrence.matrix
     d, e, A_conj, Q_T = d[:, None], e[:, None], A.conj_physical(), Q.mT
     permute = _gather(index)
     return lambda h: d * ifft(e * permute(fft(h))) + (h @ A_conj) @ Q_T
@@ -112,7 +115,7 @@ def adjoint(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
     if len(recurrence.matrix) == 1:
         conjugate = recurrence.matrix[0].conj_physical()
         return lambda g: g @ conjugate
-    d, e, index, Q, A = recurrence.matrix
+    d, e, index, Q, A, _ = recurrence.matrix
     d, e = d.conj_physical()[:, None], e.conj_physical()[:, None]
     Q_conj, A_T = Q.conj_physical(), A.mT
     permute = _gather(index.argsort(-1))
@@ -160,19 +163,21 @@ def jacobians(
 
 
 def accumulate_matrix(
-    recurrence: Recurrence, h: Tensor, delta: Tensor, gradients: Gradients
+    recurrence: Recurrence, gradients: Gradients, h: Tensor, delta: Tensor, carried: Tensor
 ) -> None:
-    """Add the gradients of W's normal form, summed over steps and sequences (G, T·N, n)."""
+    """Add the gradients of W's normal form from h_{t−1}, δ and W*δ, each (G, T, N, n)."""
+    h, delta, carried = (rows.flatten(1, 2) for rows in (h, delta, carried))
     if len(recurrence.matrix) == 1:
         _add(gradients.matrix[0], delta.mT @ h.conj_physical())  # Σ δ h*
         return
-    d, e, index, Q, A = recurrence.matrix
+    d, e, index, Q, A, _ = recurrence.matrix
     y = _gather(index)(fft(h))
     q = fft(d.conj_physical()[:, None] * delta)
     _add(gradients.matrix[0], (delta * ifft(e[:, None] * y).conj_physical()).sum(1))
     _add(gradients.matrix[1], (q * y.conj_physical()).sum(1))
     _add(gradients.matrix[3], delta.mT @ (h @ A.conj_physical()).conj_physical())
     _add(gradients.matrix[4], h.mT @ (delta @ Q.conj_physical()).conj_physical())
+    _add(gradients.matrix[5], (carried.imag * h.real - carried.real * h.imag).sum(1))
 
 
 def accumulate_input(

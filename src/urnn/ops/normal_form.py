@@ -10,6 +10,10 @@ reflection, Ry = y − 2v v*y: each reflection adds one rank to the product with
 (the backbone). Its column of Q is −2v carried through everything on its left, its column of A
 is v carried back through the backbone on its right. The phases right of F are the gauge: they
 commute with σ, so they are folded into u, h₀ and the readout instead (`ops/README.md`).
+
+No gradient flows through the gauge: a change of gauge changes nothing, so its gradient is a
+sum of large terms that cancel, which cost float32 a digit. The phases right of F get theirs as
+what they are instead, a factor e^{i·turn} to the right of W′ with turn = 0.
 """
 
 import math
@@ -31,9 +35,15 @@ from urnn.unitary import (
 from urnn.unitary.fourier import fft, ifft
 from urnn.unitary.reflection import unit_vector
 
+SMALL = 16
+
 
 class Structured(NamedTuple):
-    """W′ = D W D* with D = diag(gauge); gauge, d, e (n,), index π (n,) int64, Q and A (n, r)."""
+    """W′ = D W D* with D = diag(gauge).
+
+    gauge, d, e: complex (n,); permutation: π, (n,) int64; Q, A: complex (n, r); turn: real
+    (n,), zeros, there for its gradient.
+    """
 
     gauge: Tensor
     d: Tensor
@@ -41,6 +51,7 @@ class Structured(NamedTuple):
     permutation: Tensor
     Q: Tensor
     A: Tensor
+    turn: Tensor
 
 
 class Dense(NamedTuple):
@@ -54,10 +65,15 @@ def normal_form(
 ) -> Structured | Dense:
     """Return the structured form of W where it has one, else its dense matrix.
 
-    dtype (complex) and device are those of W's own tensors unless given.
+    dtype (complex) and device are those of W's own tensors unless given. A W of up to
+    `SMALL` units is dense too: one small product is faster than two transforms, and with
+    about as many reflections as units the terms of the structured form nearly cancel.
     """
-    if isinstance(structured_factors(unitary), str):
+    factors = structured_factors(unitary)
+    if isinstance(factors, str):
         return Dense(unitary.as_matrix(dtype, device))
+    if unitary.size <= SMALL:
+        return Dense(product(unitary, factors, dtype, device))
     return structured(unitary, dtype, device)
 
 
@@ -70,6 +86,8 @@ def describe(unitary: Unitary) -> str:
             f"W runs as a dense {n} × {n} matrix, about {8 * n * n} floating-point operations a "
             f"step and sequence instead of O(n log n): {factors}."
         )
+    if n <= SMALL:
+        return f"W runs as a dense {n} × {n} matrix, which is fastest up to {SMALL} units."
     reflections = sum(type(factor) is Reflection for factor, _ in factors)
     operations = round(2 * 5 * n * math.log2(n)) + (14 + 16 * reflections) * n
     return (
@@ -125,7 +143,9 @@ def structured(
             middle.append(_permutation(mirror))
 
     one = torch.ones(n, dtype=torch.complex128, device=device)
-    gauge = _phases(right, one)
+    phases = _phases(right, one)
+    gauge = phases.detach()
+    turn = (gauge.conj() * phases).imag
     d = gauge * _phases(left, one)
     e, index = one, torch.arange(n, device=one.device)
     for part in reversed(middle):  # e ⊙ y[π], from the right
@@ -134,7 +154,7 @@ def structured(
         elif part.kind is Permutation:
             e, index = e[part.value], index[part.value]
 
-    Q, A = [], []
+    left_columns, right_columns = [], []
     for place in reversed(range(len(parts))):
         if parts[place].kind is Reflection:
             q = a = parts[place].value
@@ -142,11 +162,27 @@ def structured(
                 q = part.prepared.apply(q)
             for part in parts[place + 1 :]:
                 a = a if part.kind is Reflection else part.prepared.adjoint(a)
-            Q.append(-2 * gauge * q)
-            A.append(gauge * a)
-    columns = [torch.stack(c, dim=-1) if c else one.new_zeros(n, 0) for c in (Q, A)]
-    gauge, d, e, *columns = (t.to(dtype) for t in (gauge, d, e, *columns))
-    return Structured(gauge, d, e, index, *columns)
+            left_columns.append(-2 * gauge * q)
+            right_columns.append(phases * a)
+    columns = [
+        torch.stack(c, dim=-1) if c else one.new_zeros(n, 0) for c in (left_columns, right_columns)
+    ]
+    gauge, d, e, Q, A = (t.to(dtype) for t in (gauge, d, e, *columns))
+    return Structured(gauge, d, e, index, Q, A, turn.to(dtype.to_real()))
+
+
+def product(
+    unitary: Unitary,
+    factors: list[tuple[Unitary, bool]],
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Return the dense matrix of a product of built-in factors; in float64, cast at the end."""
+    dtype, device = unitary.native(dtype, device)
+    rows = torch.eye(unitary.size, dtype=torch.complex128, device=device)
+    for factor, adjoint in reversed(factors):
+        rows = _part(factor, adjoint).prepared.apply(rows)
+    return rows.mT.to(dtype)
 
 
 class _Part(NamedTuple):
@@ -164,7 +200,11 @@ def _part(factor: Unitary, adjoint: bool) -> _Part:
         return _Part(Diagonal, d, Prepared(lambda z: d * z, lambda z: d.conj() * z))
     if isinstance(factor, Reflection):
         v = unit_vector(factor.vector.double())
-        return _Part(Reflection, v, Prepared(*(lambda z: z - 2 * (v.conj() * z).sum() * v,) * 2))
+
+        def reflect(z: Tensor) -> Tensor:
+            return z - 2 * (v.conj() * z).sum(-1, keepdim=True) * v
+
+        return _Part(Reflection, v, Prepared(reflect, reflect))
     if isinstance(factor, Permutation):
         return _permutation(factor.index.argsort() if adjoint else factor.index)
     return _Part(Fourier, torch.empty(0), Prepared(ifft, fft) if adjoint else Prepared(fft, ifft))
@@ -172,7 +212,7 @@ def _part(factor: Unitary, adjoint: bool) -> _Part:
 
 def _permutation(index: Tensor) -> _Part:
     inverse = index.argsort()
-    return _Part(Permutation, index, Prepared(lambda z: z[index], lambda z: z[inverse]))
+    return _Part(Permutation, index, Prepared(lambda z: z[..., index], lambda z: z[..., inverse]))
 
 
 def _phases(parts: list[_Part], one: Tensor) -> Tensor:

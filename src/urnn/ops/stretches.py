@@ -28,7 +28,8 @@ class Recurrence:
         bias: b, (G, n); None makes σ the identity.
         readout: U, complex (G, k, n), with o = Re(conj(U) h); None for the states themselves.
         lengths: (G, N) int64, or None.
-        matrix: (d, e, π, Q, A), or (W,) for a dense matrix, each with a leading G.
+        matrix: (d, e, π, Q, A, turn), or (W,) for a dense matrix, each with a leading G. The
+            engines take turn for the zeros it is, and return its gradient.
         leak: α.
     """
 
