@@ -97,7 +97,7 @@ def test_products_are_taken_apart():
     D, R, F = Diagonal(n), Reflection(n), Fourier(n)
     W = (D @ R) @ (F @ D.H)
     assert [type(f) for f in W.factors] == [Diagonal, Reflection, Fourier, Adjoint]
-    assert list(W.factors)[0] is D and W.factors[-1].of is D
+    assert next(iter(W.factors)) is D and W.factors[-1].of is D
     assert len(W.factors) == 4 and W.factors[1:3] == [R, F]
     assert repr(W) == "Diagonal(4) @ Reflection(4) @ Fourier(4) @ Diagonal(4).H"
     assert [type(f) for f in W.H.factors] == [Diagonal, Adjoint, Adjoint, Adjoint]
@@ -193,7 +193,7 @@ def test_gradcheck(name):
 def test_a_factor_used_twice_is_one_factor():
     W = naive(6)
     names = [name for name, _ in W.named_parameters()]
-    assert list(k for k in W.state_dict() if "index" not in k) == names
+    assert [k for k in W.state_dict() if "index" not in k] == names
     assert sum(p.numel() for p in W.parameters()) == 7 * 6 + 6
     z = torch.randn(6, dtype=torch.complex64)
 
