@@ -14,7 +14,14 @@ from urnn.nonlinearity import ModReLU, Nonlinearity, SplitReLU, project_nonposit
 from urnn.ops import reference
 from urnn.ops.recurrence import Network
 from urnn.unitary import Spectral, Unitary, arjovsky
-from urnn.validation import check_tensor, checked_input, is_tokens, known, positive_integer
+from urnn.validation import (
+    check_tensor,
+    checked_input,
+    complex_dtype,
+    is_tokens,
+    known,
+    positive_integer,
+)
 
 UNITARIES: dict[str, Callable[[int], Unitary]] = {
     "arjovsky": arjovsky,
@@ -142,7 +149,7 @@ class UnitaryRNNCell(nn.Module):
         if self.initial_state is not None:
             return torch.complex(*self.initial_state.chunk(2))
         weight = self.input_weight
-        return weight.new_zeros(self.hidden_size, dtype=weight.dtype.to_complex())
+        return weight.new_zeros(self.hidden_size, dtype=complex_dtype(weight.dtype))
 
     def network(self, h_0: Tensor, readout: Tensor | None = None, reverse: bool = False) -> Network:
         """Return what the engines need to know of this cell."""

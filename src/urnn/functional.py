@@ -12,6 +12,7 @@ from urnn.validation import (
     checked_input,
     checked_leak,
     checked_lengths,
+    complex_dtype,
     is_tokens,
     known,
 )
@@ -88,8 +89,9 @@ def unitary_scan(
         check_tensor("the readout's U", weight, (weight.shape[0], 2 * n), real, x.device)
         check_tensor("the readout's b_o", offset, (weight.shape[0],), real, x.device)
     if h_0 is None:
-        h_0 = torch.zeros(n, dtype=real.to_complex(), device=x.device)
-    check_tensor("h_0", h_0, (n,) if h_0.dim() == 1 else (N, n), real.to_complex(), x.device)
+        h_0 = torch.zeros(n, dtype=complex_dtype(real), device=x.device)
+    shape = (n,) if isinstance(h_0, Tensor) and h_0.dim() == 1 else (N, n)
+    check_tensor("h_0", h_0, shape, complex_dtype(real), x.device)
 
     if lengths is not None:
         lengths = checked_lengths(lengths, x)
@@ -117,7 +119,7 @@ def unitary_scan(
 def run(request: Request, backend: str) -> list[Answer]:
     """Dispatch a request that was validated; autocast is off inside, so states stay exact."""
     device = request.x.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
             return dispatch.run(request, backend)
     return dispatch.run(request, backend)

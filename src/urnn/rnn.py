@@ -17,7 +17,14 @@ from urnn.cell import UnitaryRNNCell, checked_init, initialise
 from urnn.nonlinearity import Nonlinearity
 from urnn.ops.recurrence import Request
 from urnn.unitary import Unitary
-from urnn.validation import check_tensor, checked_input, is_tokens, positive_integer
+from urnn.validation import (
+    check_tensor,
+    checked_input,
+    checked_probability,
+    complex_dtype,
+    is_tokens,
+    positive_integer,
+)
 
 
 class UnitaryRNN(nn.Module):
@@ -116,11 +123,9 @@ class UnitaryRNN(nn.Module):
         if output_size is not None:
             output_size = positive_integer("output_size", output_size)
         self.output_size = output_size
-        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
-            raise ValueError(f"dropout must be a probability in [0, 1]; got {dropout!r}.")
         functional.check_options(outputs, memory, backend)
         self.batch_first = batch_first
-        self.dropout = float(dropout)
+        self.dropout = checked_probability("dropout", dropout)
         self.bidirectional = bidirectional
         self.outputs = outputs
         self.memory = memory
@@ -231,7 +236,7 @@ class UnitaryRNN(nn.Module):
             return first[:, None].expand(-1, batch, -1)
         weight = self.cells[0].input_weight
         shape = (len(self.cells), *((batch,) if batched else ()), self.hidden_size)
-        check_tensor("h_0", h_0, shape, weight.dtype.to_complex(), weight.device)
+        check_tensor("h_0", h_0, shape, complex_dtype(weight.dtype), weight.device)
         return h_0 if batched else h_0.unsqueeze(1)
 
     def _run(self, x: Tensor, states: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:

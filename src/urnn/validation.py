@@ -38,6 +38,20 @@ def checked_leak(leak: float) -> float:
     return float(leak)
 
 
+def checked_probability(name: str, value: float) -> float:
+    """Return value if it is in [0, 1], else raise."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a probability in [0, 1]; got {value!r}.")
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be a probability in [0, 1]; got {value}.")
+    return float(value)
+
+
+def complex_dtype(real: torch.dtype) -> torch.dtype:
+    """Return the complex dtype of a real one (`torch.dtype.to_complex`, which dynamo refuses)."""
+    return torch.complex128 if real == torch.float64 else torch.complex64
+
+
 def is_tokens(x: Tensor) -> bool:
     """Return whether x is integer."""
     return not (x.is_floating_point() or x.is_complex())
@@ -53,6 +67,9 @@ def check_tensor(
     """Raise where a tensor has another dtype, shape or device than it must."""
     if tensor is None:
         return
+    if not isinstance(tensor, Tensor):
+        pair = " A uRNN has one complex state, not a pair (h, c)." if name == "h_0" else ""
+        raise TypeError(f"{name} must be one tensor; got {type(tensor).__name__}.{pair}")
     if tensor.dtype != dtype:
         raise TypeError(f"{name} must be {dtype} here; got {tensor.dtype}.")
     if tensor.shape != shape:

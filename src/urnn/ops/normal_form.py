@@ -168,7 +168,7 @@ def structured(
         torch.stack(c, dim=-1) if c else one.new_zeros(n, 0) for c in (left_columns, right_columns)
     ]
     gauge, d, e, Q, A = (t.to(dtype) for t in (gauge, d, e, *columns))
-    return Structured(gauge, d, e, index, Q, A, turn.to(dtype.to_real()))
+    return Structured(gauge, d, e, index, Q, A, turn.to(gauge.real.dtype))
 
 
 def product(

@@ -48,8 +48,10 @@ def scan(engine: str, memory: str, last: bool, recurrence: Recurrence) -> tuple[
 
 
 def _keep(memory: str, tensors: Sequence[Tensor | None]) -> str:
-    needed = any(t is not None and t.requires_grad for t in tensors)
-    return memory if needed and torch.is_grad_enabled() else "nothing"
+    """Return what to keep: nothing without a backward pass, or in a graph for others to run."""
+    if torch.compiler.is_exporting() or not torch.is_grad_enabled():
+        return "nothing"
+    return memory if any(t is not None and t.requires_grad for t in tensors) else "nothing"
 
 
 @torch._dynamo.allow_in_graph
@@ -251,7 +253,8 @@ def _fold(
     return tuple(o.unflatten(0, (batch, G)) for o in outputs), (0,) * len(outputs)
 
 
-# The bare operator, as it stands in a graph that torch.export made, has the same backward pass.
+# The bare operator, as it stands in a graph that torch.export made, has the same backward pass,
+# but runs forward once more for it: such a graph is run without gradients more often than not.
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -262,9 +265,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
 
 def _backward(ctx: Any, grad_output: Tensor, grad_h: Tensor, _: Tensor) -> Any:
     *tensors, kept = ctx.saved_tensors
-    if ctx.options.keep == "nothing":
-        raise RuntimeError("nothing was kept for a backward pass: this graph was made without one.")
     options = ctx.options._replace(input_gradient=ctx.needs_input_grad[3])
+    if options.keep == "nothing":
+        options = options._replace(keep="constant")
+        _, _, kept = Scan.forward(options, *tensors)
     grads = ScanBackward.apply(options, kept, grad_output, grad_h, *tensors)
     pairs = zip(grads, tensors, strict=True)
     found = [g if t is not None and differentiable(t) else None for g, t in pairs]

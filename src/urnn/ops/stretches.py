@@ -3,7 +3,7 @@
 An engine runs a stretch [t₀, t₁) from a given state, forwards and backwards. Here the
 stretches are strung together, always cut at the same steps, so that the two kinds of memory
 differ in one thing only: "full" keeps the pre-activations z of all steps for the backward
-pass, "constant" keeps the states at the ends of stretches and runs each stretch again.
+pass, "constant" keeps the state before each stretch and runs the stretch again.
 
 Shapes carry the networks first: (G, L, N, n).
 """
@@ -105,7 +105,7 @@ def differentiable(tensor: Tensor) -> bool:
 
 def plan(steps: int) -> list[tuple[int, int]]:
     """Cut L steps into stretches of ⌈√L⌉."""
-    length = math.isqrt(max(steps - 1, 0)) + 1
+    length = int(math.sqrt(steps - 1)) + 1
     return [(start, min(start + length, steps)) for start in range(0, steps, length)]
 
 
@@ -114,7 +114,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the outputs (none for `last`), the final state, and what is kept.
 
-    keep is "nothing", "full" (all z) or "constant" (the states at both ends of each stretch).
+    keep is "nothing", "full" (all z) or "constant" (the state before each stretch).
     """
     h = recurrence.h_0
     G, N, n = h.shape
@@ -135,8 +135,6 @@ def forward(
             o = states if recurrence.readout is None else engine.read(recurrence, states)
             inside = _inside(recurrence.lengths, start, stop)
             output[:, start:stop] = o if inside is None else o.where(inside, 0)
-    if keep == "constant":
-        kept[:, len(stretches)] = h
     return output, h.clone(), kept
 
 
@@ -170,8 +168,8 @@ def backward(
 def kept_steps(steps: int, keep: str) -> int:
     """Return how many states of (G, N, n) are kept for the backward pass; steps may be symbolic."""
     if keep == "constant":
-        length: int = torch.sym_int(torch.sym_sqrt(steps - 1)) + 1
-        return 2 + (steps - 1) // length
+        length: int = torch.sym_int(torch.sym_sqrt(steps - 1)) + 1  # as in plan
+        return 1 + (steps - 1) // length
     return steps if keep == "full" else 0
 
 
