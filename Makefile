@@ -5,6 +5,8 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 PIP_ARGS ?=
 PY = $(VENV)/bin/python
+# Two processes with one thread each: two with two threads each crawl on two cores.
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2
 
 .PHONY: demo test test-all lint format docs bench clean help
 
@@ -15,10 +17,10 @@ demo: $(VENV)/.lab  ## train the uRNN on the copying memory task and draw what i
 	$(PY) examples/copying.py
 
 test: $(VENV)/.test  ## the tests, on a covering subset of the cases
-	$(PY) -m pytest -q -m "not wide"
+	$(PYTEST) -m "not wide"
 
 test-all: $(VENV)/.test  ## the tests, on all cases
-	$(PY) -m pytest -q
+	$(PYTEST)
 
 lint: $(VENV)/.test  ## ruff and mypy
 	$(VENV)/bin/ruff check .
@@ -33,7 +35,8 @@ docs: $(VENV)/.docs  ## build the site into docs/_build/html
 	$(VENV)/bin/sphinx-build -W --keep-going -q docs docs/_build/html
 	@echo docs/_build/html/index.html
 
-bench: $(VENV)/.lab  ## time the engines against their peers, write benchmarks/results
+bench: $(VENV)/.test  ## time the engines against their peers, once their agreement is shown
+	$(PYTEST) -m "not wide" tests/ops
 	$(PY) -m pip install -q $(PIP_ARGS) -r benchmarks/requirements.txt
 	$(PY) benchmarks/reference.py
 

@@ -216,7 +216,9 @@ def _made_unitary(
         raise TypeError(f"unitary must return a urnn.unitary.Unitary; it returned {W!r}.")
     if W.size != n:
         raise ValueError(f"unitary must return a matrix of size {n} (hidden_size); got {W.size}.")
-    return W.to(device=device, dtype=dtype)
+    # not .to(dtype), which would make a complex buffer of a user's own real
+    W = W.double() if dtype == torch.float64 else W.float()
+    return W.to(device)
 
 
 def _made_nonlinearity(

@@ -107,7 +107,7 @@ class ModReLU(nn.Module):
 
     @property
     def effective_bias(self) -> Tensor:
-        """The b that acts: the parameter itself, or its projection to b ≤ 0."""
+        """The b that acts, which is the parameter itself or its projection to b ≤ 0."""
         return project_nonpositive(self.bias) if self.nonpositive else self.bias
 
     def forward(self, z: Tensor) -> Tensor:

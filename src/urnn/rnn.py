@@ -57,7 +57,8 @@ class UnitaryRNN(nn.Module):
         memory: "full", or "constant": beyond input and output, memory grows as √L.
         backend: "auto", or the name of an engine (`urnn.explain` says which runs, and why).
 
-    Shape (D = 2 if bidirectional else 1):
+    Shape:
+        D: 2 if bidirectional, else 1.
         x: (L, N, H); (L, H) unbatched; a `PackedSequence`; or integer tokens (L, N) or (L,),
             which mean one-hot vectors of H categories.
         h_0: complex (num_layers·D, N, n), or (num_layers·D, n) unbatched. It takes the place
@@ -160,7 +161,7 @@ class UnitaryRNN(nn.Module):
 
     @property
     def out_features(self) -> int:
-        """The width of the output: output_size, or 2·hidden_size·directions."""
+        """The width of the output, output_size or 2·hidden_size·directions."""
         return self.output_size or 2 * self.hidden_size * self._directions
 
     @property

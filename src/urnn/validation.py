@@ -24,7 +24,8 @@ def known(what: str, name: object, valid: Collection[str], otherwise: str = "") 
     choices = ", ".join(repr(choice) for choice in valid) + otherwise
     if not isinstance(name, str):
         raise TypeError(f"{what} must be one of {choices}; got {name!r}.")
-    near = get_close_matches(name, valid, n=1, cutoff=0.4)
+    longer = [choice for choice in valid if name and choice.startswith(name)]
+    near = longer or get_close_matches(name, valid, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"unknown {what} {name!r}.{hint} Valid: {choices}.")
 

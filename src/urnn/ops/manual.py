@@ -9,11 +9,12 @@ the lazy conjugate of an elementwise product, and computes with the unconjugated
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from urnn.nonlinearity import linear_piece, prepare_mod_relu
+from urnn.nonlinearity import linear_piece
 from urnn.ops.stretches import Gradients, Recurrence
 from urnn.unitary.fourier import fft, ifft
 
@@ -28,8 +29,7 @@ class Manual:
         W = application(recurrence)
         z = project(recurrence, start, stop)
         for t in range(stop - start):
-            z_t = z[:, t].add_(W(h))
-            h_t = self.state(recurrence, z_t)
+            h_t = self.state(recurrence, z[:, t].add_(W(h)))
             if recurrence.lengths is not None:
                 h_t = torch.where((start + t < recurrence.lengths)[..., None], h_t, h)
             h = h_t
@@ -38,10 +38,8 @@ class Manual:
         return z, h
 
     def state(self, recurrence: Recurrence, z: Tensor) -> Tensor:
-        """Return σ(z) for z of shape (G, N, n)."""
-        if recurrence.bias is None:
-            return z
-        return prepare_mod_relu(recurrence.bias[:, None], recurrence.leak)(z)
+        """Return σ(z)."""
+        return z if recurrence.bias is None else polar(recurrence, z).scale * z
 
     def read(self, recurrence: Recurrence, states: Tensor) -> Tensor:
         """Return o = Re(conj(U) h) for states of shape (G, T, N, n)."""
@@ -64,39 +62,67 @@ class Manual:
         h is the state before the first step, grad the gradient of the outputs, grad_h that of
         the last state.
         """
-        steps = z.shape[1]
-        later = _steps(self.state(recurrence, z.flatten(1, 2)), z)
+        unit = None if recurrence.bias is None else polar(recurrence, z)
+        later = z if unit is None else unit.scale * z
         if grad is not None and recurrence.readout is not None:
             assert gradients.readout is not None
             rows = grad.flatten(1, 2)
             gradients.readout += _complex(rows.mT @ _real(later.flatten(1, 2)))
             grad = _steps(_complex(rows @ _real(recurrence.readout)), z)
 
-        jacobian, bias_gradient = jacobians(recurrence, z)
         W_adjoint = adjoint(recurrence)
-        delta = torch.empty_like(z)  # the gradients of z, and of u
+        delta = torch.empty_like(z)  # δ, the gradient of z and of u
+        spectrum = torch.empty_like(z)  # F(d̄ ⊙ δ), of the structured form
         carried = torch.empty_like(z)  # W*δ
         g = grad_h
-        for t in reversed(range(steps)):
+        for t in reversed(range(z.shape[1])):
             if grad is not None:
                 g = g + grad[:, t]
-            d_t = jacobian(t, g)
+            d_t = g if unit is None else unit.jacobian(t, g)
             if recurrence.lengths is None:
-                g = W_adjoint(d_t)
-                carried[:, t] = g
+                delta[:, t] = d_t
+                g = carried[:, t] = W_adjoint(d_t, spectrum[:, t])
             else:
                 inside = (start + t < recurrence.lengths)[..., None]
-                d_t = d_t.where(inside, 0)
-                carried[:, t] = W_adjoint(d_t)
+                delta[:, t] = d_t = d_t.where(inside, 0)
+                carried[:, t] = W_adjoint(d_t, spectrum[:, t])
                 g = carried[:, t].where(inside, g)
-            delta[:, t] = d_t
 
-        if gradients.bias is not None:
-            gradients.bias += bias_gradient(delta)
+        if unit is not None and gradients.bias is not None:
+            gradients.bias += _dot(unit.phase, delta).sum((1, 2))
         earlier = torch.cat([h[:, None], later[:, :-1]], dim=1)
-        accumulate_matrix(recurrence, gradients, earlier, delta, carried)
+        accumulate_matrix(recurrence, gradients, earlier, delta, spectrum, carried)
         accumulate_input(recurrence, delta, start, gradients)
         return g
+
+
+class Polar(NamedTuple):
+    """What σ and its derivative need of z: p = z/|z|, b/|z| (both 0 where σ is linear), σ(z)/z."""
+
+    phase: Tensor
+    excess: Tensor
+    scale: Tensor
+
+    def jacobian(self, t: int, g: Tensor) -> Tensor:
+        """Return J_t g, the gradient of z_t from that of h_t.
+
+        A living unit scales the component of g along p by 1 and the other by 1 + b/|z|, so
+        J g = (1 + b/|z|) g − (b/|z|) Re(p̄g) p; a linear one scales g by its slope.
+        """
+        p = self.phase[:, t]
+        return self.scale[:, t] * g - (self.excess[:, t] * _dot(p, g)) * p
+
+
+def polar(recurrence: Recurrence, z: Tensor) -> Polar:
+    """Take apart z of shape (G, …, n)."""
+    assert recurrence.bias is not None
+    b = recurrence.bias.unflatten(0, (-1, *(1,) * (z.dim() - 2)))
+    threshold, slope = linear_piece(b, recurrence.leak)
+    r = z.abs()
+    linear = r <= threshold
+    inverse = torch.where(linear, 0, r.reciprocal())
+    excess = b * inverse
+    return Polar(inverse * z, excess, torch.where(linear, slope, 1 + excess))
 
 
 def application(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
@@ -106,20 +132,26 @@ def application(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
         return lambda h: h @ transposed
     d, e, index, Q, A, _ = recurrence.matrix
     d, e, A_conj, Q_T = d[:, None], e[:, None], A.conj_physical(), Q.mT
-    permute = _gather(index)
-    return lambda h: d * ifft(e * permute(fft(h))) + (h @ A_conj) @ Q_T
+    return lambda h: d * ifft(e * _permute(fft(h), index)) + (h @ A_conj) @ Q_T
 
 
-def adjoint(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
-    """Return g ↦ W*g on (G, N, n): F⁻¹((ē ⊙ F(d̄ ⊙ g))[π⁻¹]) + A Q*g, or the dense product."""
+def adjoint(recurrence: Recurrence) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return (g, spectrum) ↦ W*g on (G, N, n), which leaves F(d̄ ⊙ g) in spectrum.
+
+    W*g = F⁻¹((ē ⊙ F(d̄ ⊙ g))[π⁻¹]) + A Q*g; for a dense matrix there is no spectrum.
+    """
     if len(recurrence.matrix) == 1:
         conjugate = recurrence.matrix[0].conj_physical()
-        return lambda g: g @ conjugate
+        return lambda g, spectrum: g @ conjugate
     d, e, index, Q, A, _ = recurrence.matrix
     d, e = d.conj_physical()[:, None], e.conj_physical()[:, None]
-    Q_conj, A_T = Q.conj_physical(), A.mT
-    permute = _gather(index.argsort(-1))
-    return lambda g: ifft(permute(e * fft(d * g))) + (g @ Q_conj) @ A_T
+    Q_conj, A_T, inverse = Q.conj_physical(), A.mT, index.argsort(-1)
+
+    def apply(g: Tensor, spectrum: Tensor) -> Tensor:
+        q = spectrum.copy_(fft(d * g))
+        return ifft(_permute(e * q, inverse)) + (g @ Q_conj) @ A_T
+
+    return apply
 
 
 def project(recurrence: Recurrence, start: int, stop: int) -> Tensor:
@@ -132,47 +164,21 @@ def project(recurrence: Recurrence, start: int, stop: int) -> Tensor:
     return _steps(recurrence.table.gather(1, _token_index(recurrence, x)), x)
 
 
-def jacobians(
-    recurrence: Recurrence, z: Tensor
-) -> tuple[Callable[[int, Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """Return (t, g) ↦ J_t g, the gradient of z_t from that of h_t, and δ ↦ ∂C/∂b.
-
-    With p = z/|z|, a living unit scales the component of g along p by 1 and the other by
-    1 + b/|z|: J g = (1 + b/|z|) g − (b/|z|) Re(p̄g) p. A linear one scales g by its slope.
-    """
-    if recurrence.bias is None:
-        return (lambda t, g: g), (lambda delta: delta.real.sum((1, 2)))
-    b = recurrence.bias[:, None, None]
-    threshold, slope = linear_piece(b, recurrence.leak)
-    r = z.abs()
-    linear = r <= threshold
-    excess = torch.where(linear, 0, b / torch.where(linear, 1, r))  # b/|z|
-    scale = torch.where(linear, slope, 1 + excess)
-    p = torch.where(linear, 0, z.sgn())
-    bent = excess * p
-
-    def apply(t: int, g: Tensor) -> Tensor:
-        p_t = p[:, t]
-        along = p_t.real * g.real + p_t.imag * g.imag
-        return scale[:, t] * g - along * bent[:, t]
-
-    def bias_gradient(delta: Tensor) -> Tensor:  # Re(p̄δ) = Re(p̄g) for a living unit
-        return (p.real * delta.real + p.imag * delta.imag).sum((1, 2))
-
-    return apply, bias_gradient
-
-
 def accumulate_matrix(
-    recurrence: Recurrence, gradients: Gradients, h: Tensor, delta: Tensor, carried: Tensor
+    recurrence: Recurrence,
+    gradients: Gradients,
+    h: Tensor,
+    delta: Tensor,
+    spectrum: Tensor,
+    carried: Tensor,
 ) -> None:
-    """Add the gradients of W's normal form from h_{t−1}, δ and W*δ, each (G, T, N, n)."""
-    h, delta, carried = (rows.flatten(1, 2) for rows in (h, delta, carried))
+    """Add the gradients of W's normal form: h_{t−1}, δ, F(d̄ ⊙ δ) and W*δ are (G, T, N, n)."""
+    h, delta, q, carried = (rows.flatten(1, 2) for rows in (h, delta, spectrum, carried))
     if len(recurrence.matrix) == 1:
         _add(gradients.matrix[0], delta.mT @ h.conj_physical())  # Σ δ h*
         return
-    d, e, index, Q, A, _ = recurrence.matrix
-    y = _gather(index)(fft(h))
-    q = fft(d.conj_physical()[:, None] * delta)
+    _, e, index, Q, A, _ = recurrence.matrix
+    y = _permute(fft(h), index)
     _add(gradients.matrix[0], (delta * ifft(e[:, None] * y).conj_physical()).sum(1))
     _add(gradients.matrix[1], (q * y.conj_physical()).sum(1))
     _add(gradients.matrix[3], delta.mT @ (h @ A.conj_physical()).conj_physical())
@@ -206,12 +212,14 @@ def _token_index(recurrence: Recurrence, x: Tensor) -> Tensor:
     return x.flatten(1)[..., None].expand(-1, -1, recurrence.h_0.shape[-1])
 
 
-def _gather(index: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return y ↦ y[π] along the last dimension of (G, N, n), each network with its own π."""
-    if index.shape[0] == 1:
-        single = index[0]
-        return lambda y: y[..., single]
-    return lambda y: y.gather(-1, index[:, None].expand(y.shape))
+def _permute(y: Tensor, index: Tensor) -> Tensor:
+    """Return y[π] along the last dimension of (G, N, n), each network with its own π."""
+    return y.gather(-1, index[:, None].expand(y.shape))
+
+
+def _dot(p: Tensor, g: Tensor) -> Tensor:
+    """Return Re(p̄g), elementwise."""
+    return p.real * g.real + p.imag * g.imag
 
 
 def _steps(rows: Tensor, like: Tensor) -> Tensor:

@@ -84,15 +84,16 @@ def describe(unitary: Unitary) -> str:
     if isinstance(factors, str):
         return (
             f"W runs as a dense {n} × {n} matrix, about {8 * n * n} floating-point operations a "
-            f"step and sequence instead of O(n log n): {factors}."
+            f"step and sequence, where the structured form has O(n log n): {factors}."
         )
     if n <= SMALL:
         return f"W runs as a dense {n} × {n} matrix, which is fastest up to {SMALL} units."
     reflections = sum(type(factor) is Reflection for factor, _ in factors)
     operations = round(2 * 5 * n * math.log2(n)) + (14 + 16 * reflections) * n
     return (
-        f"W is structured: 2 Fourier transforms and {reflections} reflections, about {operations} "
-        "floating-point operations a step and sequence."
+        f"W is structured: 2 Fourier transforms and {reflections} reflection"
+        f"{'s' * (reflections != 1)}, about {operations} floating-point operations a step and "
+        "sequence."
     )
 
 

@@ -229,7 +229,8 @@ class ScanBackward(_ReverseModeOnce, torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         raise RuntimeError(
             "this engine has no second derivative: its backward pass is derived by hand. "
-            "Use backend='reference' for it."
+            "Use backend='reference' for it. (Inside torch.compile(torch.func.grad(f)), detach "
+            "the module's own parameters: they would ask for one.)"
         )
 
     @staticmethod

@@ -60,7 +60,7 @@ class Unitary(nn.Module, ABC):
 
     @property
     def H(self) -> Unitary:
-        """The adjoint W* = W⁻¹, sharing this matrix's parameters."""
+        """The adjoint W* = W⁻¹, which shares this matrix's parameters."""
         return Adjoint(self)
 
     def __matmul__(self, other: Unitary) -> Compose:

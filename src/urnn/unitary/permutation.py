@@ -57,4 +57,9 @@ class Permutation(Unitary):
     def prepare(self) -> Prepared:
         index = self.index
         inverse = index.argsort()
-        return Prepared(lambda z: z[..., index], lambda z: z[..., inverse])
+        return Prepared(lambda z: permute(z, index), lambda z: permute(z, inverse))
+
+
+def permute(z: Tensor, index: Tensor) -> Tensor:
+    """Return z[…, index]: a gather, whose backward pass does not sort as that of indexing does."""
+    return z.gather(-1, index.expand(z.shape))
