@@ -91,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("delay", metavar="T", nargs="?", type=int, default=100, help="default: 100")
+    parser.add_argument("delay", metavar="T", nargs="?", type=int, default=500, help="default: 500")
     parser.add_argument("--out", type=Path, default=Path("runs/demo/copying.png"))
     parser.add_argument("--max-steps", type=int, default=2000)
     options = parser.parse_args()

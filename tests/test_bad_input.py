@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 import urnn
 from urnn import UnitaryRNN, UnitaryRNNCell
@@ -217,6 +218,8 @@ def test_use_backend_holds_in_its_block_and_explain_says_so(capsys):
     with urnn.use_backend("reference"):
         assert "'reference' engine, which was named" in urnn.explain(rnn, X)
     assert urnn.explain(rnn, X) == text
+    packed = pack_sequence([torch.zeros(3, 3), torch.zeros(2, 3)])
+    assert urnn.explain(rnn, packed) == text
     split = urnn.explain(UnitaryRNN(3, 4, nonlinearity="split_relu"), torch.zeros(5, 2).long())
     assert "'reference' engine" in split and "manual: the nonlinearity is a function" in split
 

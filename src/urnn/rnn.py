@@ -268,8 +268,10 @@ class UnitaryRNN(nn.Module):
         last = top and self.outputs == "last"
         return Request(x, tuple(networks), lengths, last, self.memory == "constant")
 
-    def requests(self, x: Tensor) -> list[tuple[str, Request]]:
+    def requests(self, x: Tensor | PackedSequence) -> list[tuple[str, Request]]:
         """Return what each layer would ask of the engines for an input x (for `urnn.explain`)."""
+        if isinstance(x, PackedSequence):
+            x, _ = pad_packed_sequence(x, batch_first=self.batch_first)
         layout = ("N", "L") if self.batch_first else ("L", "N")
         x = checked_input(x, self.cells[0].input_weight, layout=layout)
         if x.dim() < (2 if is_tokens(x) else 3):

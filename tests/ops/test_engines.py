@@ -207,6 +207,24 @@ def test_the_norm_is_kept_over_ten_thousand_steps(matrix, n, backend, dtype):
     assert drift < 16 * steps * torch.finfo(dtype).eps
 
 
+def test_the_reference_is_linear_in_the_length():
+    """u[t] within the loop would make the backward pass quadratic in L; unbind does not."""
+    V = torch.randn(40, 3, requires_grad=True)
+    output, _ = unitary_scan(
+        torch.randn(30, 2, 3), None, arjovsky(20), V, None, backend="reference"
+    )
+    names, nodes = [], [output.grad_fn]
+    seen = set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            names.append(node.name())
+            nodes += [parent for parent, _ in node.next_functions]
+    assert names.count("SelectBackward0") < steps / 4  # those of Re and Im, per stretch
+    assert "UnbindBackward0" in names
+
+
 @pytest.mark.parametrize("backend", ["reference", *ENGINES])
 def test_a_batch_of_none(backend):
     for x in (torch.zeros(4, 0, 3), torch.zeros(4, 0, dtype=torch.int64)):

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from urnn.ops import lower, normal_form, reference
 from urnn.ops.recurrence import Answer, Request
@@ -87,11 +88,11 @@ class Explainable(Protocol):
 
     backend: str
 
-    def requests(self, x: Tensor) -> list[tuple[str, Request]]:
+    def requests(self, x: Any) -> list[tuple[str, Request]]:
         """Return a label and a request for each call it would make for an input x."""
 
 
-def explain(rnn: Explainable, x: Tensor) -> str:
+def explain(rnn: Explainable, x: Tensor | PackedSequence) -> str:
     """Print and return which engine runs each layer of rnn on x, why, and why not the others.
 
     Example:
