@@ -210,9 +210,8 @@ def test_the_norm_is_kept_over_ten_thousand_steps(matrix, n, backend, dtype):
 def test_the_reference_is_linear_in_the_length():
     """u[t] within the loop would make the backward pass quadratic in L; unbind does not."""
     V = torch.randn(40, 3, requires_grad=True)
-    output, _ = unitary_scan(
-        torch.randn(30, 2, 3), None, arjovsky(20), V, None, backend="reference"
-    )
+    x, W, steps = torch.randn(200, 2, 3), arjovsky(20), 200
+    output, _ = unitary_scan(x, None, W, V, None, backend="reference")
     names, nodes = [], [output.grad_fn]
     seen = set()
     while nodes:
