@@ -84,16 +84,16 @@ def error(found, truth):
     }
 
 
-def check(case, near_kinks=False):
-    """Compare each engine with the reference; near_kinks: where |z| is close to −b or 0 < b.
+def check(case):
+    """Compare each engine with the reference.
 
-    There float32 decides otherwise than float64 about a unit, or 1 + b/|z| is large, and the
-    error of each result is as much a matter of luck as of the engine.
+    Where b > 0 the derivative 1 + b/|z| has no limit, so that the error of each result is as
+    much a matter of luck as of the engine: there the worst of the reference's own counts, twice.
     """
     truth = case.run("reference")
     assert all(value.isfinite().all() for value in truth.values())
     own = error(case.run("reference", torch.float32), truth)
-    if near_kinks:
+    if case.b is not None and (case.b > 0).any():
         own = dict.fromkeys(own, 2 * max(own.values()))
     single = case.W.size == 1  # in C¹ every reflection is z ↦ −z: ∂v is 0 but for rounding
     for engine in ENGINES:
@@ -157,7 +157,7 @@ def test_constant_memory(engine, outputs, k):
 @pytest.mark.parametrize(("N", "L"), list(itertools.product([1, 5, 17], [1, 2, 63, 150])))
 @pytest.mark.parametrize("sign", [-1, 0, 1, "mixed"])
 def test_wide(n, N, L, sign):
-    check(Case(n, N, L, sign=sign, k=5), near_kinks=sign == "mixed")
+    check(Case(n, N, L, sign=sign, k=5))
 
 
 @pytest.mark.parametrize("backend", ["reference", *ENGINES])
