@@ -8,6 +8,7 @@ symbols in order. Without memory, the best cross-entropy is 10 ln 8 / (T + 20).
 
 import argparse
 import math
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import urnn
 
 BLANK, DELIMITER, MESSAGE = 8, 9, 10
+SOLVED = 1e-3
+
+
+def memoryless(delay: int) -> float:
+    """Return the cross-entropy of who knows when to answer, but not what."""
+    return MESSAGE * math.log(BLANK) / (delay + 2 * MESSAGE)
 
 
 def copying_batch(delay: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,16 +44,21 @@ def copying_batch(delay: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, y
 
 
-def train(delay: int, solved: float, max_steps: int) -> list[float]:
-    """Train until ten losses in a row are below `solved`; return the loss of each step."""
+def is_solved(losses: list[float]) -> bool:
+    """Return whether the last ten losses were all below `SOLVED`."""
+    return len(losses) >= 10 and max(losses[-10:]) < SOLVED
+
+
+def train(delay: int, max_steps: int) -> list[float]:
+    """Train until the task is solved; return the loss of each step."""
     torch.manual_seed(0)
     rnn = urnn.UnitaryRNN(10, 128, output_size=9)
     optimiser = torch.optim.RMSprop(rnn.parameters(), lr=1e-3, alpha=0.9)
     losses: list[float] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
-        bar = progress.add_task("", total=math.log(math.log(9) / solved))
-        while len(losses) < max_steps and (len(losses) < 10 or max(losses[-10:]) > solved):
+        bar = progress.add_task("", total=math.log(math.log(9) / SOLVED))
+        while len(losses) < max_steps and not is_solved(losses):
             x, y = copying_batch(delay, batch=20)
             output, _ = rnn(x)
             loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), y.flatten())
@@ -54,7 +66,7 @@ def train(delay: int, solved: float, max_steps: int) -> list[float]:
             loss.backward()
             optimiser.step()
             losses.append(loss.item())
-            done = math.log(math.log(9) / max(losses[-1], solved))
+            done = math.log(math.log(9) / max(losses[-1], SOLVED))
             text = f"step {len(losses):4d}   cross-entropy {losses[-1]:.5f}"
             progress.update(bar, completed=max(done, 0), description=text)
     return losses
@@ -62,7 +74,7 @@ def train(delay: int, solved: float, max_steps: int) -> list[float]:
 
 def draw(losses: list[float], delay: int, path: Path) -> None:
     """Draw the loss over steps beside the memoryless baseline."""
-    baseline = MESSAGE * math.log(8) / (delay + 2 * MESSAGE)
+    baseline = memoryless(delay)
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
     axes.semilogy(range(1, len(losses) + 1), losses, color="#0072b2", label="unitary RNN, n = 128")
@@ -88,6 +100,7 @@ def draw(losses: list[float], delay: int, path: Path) -> None:
 
 
 def main() -> None:
+    """Train, say what came out, and draw it; exit with 1 if the task was not solved."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -98,15 +111,17 @@ def main() -> None:
     if options.delay < 1:
         parser.error(f"T must be at least 1; got {options.delay}")
 
-    baseline = MESSAGE * math.log(8) / (options.delay + 2 * MESSAGE)
+    baseline = memoryless(options.delay)
     print(f"copying memory task, delay {options.delay}: the memoryless baseline is {baseline:.4f}")
     start = time.perf_counter()
-    losses = train(options.delay, solved=1e-3, max_steps=options.max_steps)
+    losses = train(options.delay, options.max_steps)
     seconds = time.perf_counter() - start
-    state = "solved" if max(losses[-10:]) <= 1e-3 else "not solved"
+    state = "solved" if is_solved(losses) else "not solved"
     print(f"{state} after {len(losses)} steps, {seconds:.0f} s: cross-entropy {losses[-1]:.5f}")
     draw(losses, options.delay, options.out)
     print(options.out)
+    if not is_solved(losses):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

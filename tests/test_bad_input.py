@@ -9,9 +9,10 @@ from torch.nn.utils.rnn import pack_sequence
 import urnn
 from urnn import UnitaryRNN, UnitaryRNNCell
 from urnn.functional import unitary_scan
+from urnn.ops import dispatch
 from urnn.unitary import Diagonal, arjovsky
 
-BACKENDS = ("auto", "manual", "reference")
+BACKENDS = dispatch.NAMES
 
 
 def quotes(*words):
@@ -41,6 +42,8 @@ def quotes(*words):
         ({"initial_state": "learnt"}, ValueError, ["'learnt'", "mean 'learned'", "'zero'"]),
         ({"init": "papers"}, ValueError, ["'papers'", "mean 'paper'", "'theano'"]),
         ({"init": 3}, TypeError, ["init", "'paper'", "callable", "3"]),
+        ({"init": None}, TypeError, ["init", "'paper'", "callable", "None"]),
+        ({"nonlinearity": urnn.ModReLU(5)}, ValueError, ["ModReLU", "4 units", "got 5"]),
         ({"dtype": torch.float16}, ValueError, ["float32", "float64", "float16"]),
         ({"dtype": torch.complex64}, ValueError, ["float32", "complex64"]),
     ],
@@ -189,12 +192,51 @@ X, V, B = torch.zeros(5, 2, 3), torch.zeros(8, 3), torch.zeros(4)
         ((X, None, None, V, B), {"outputs": "first"}, ValueError, ["outputs", "'first'", "'last'"]),
         ((X, None, None, V, B), {"memory": "none"}, ValueError, ["memory", "'none'", "'full'"]),
         ((X, None, None, V.half(), B), {}, TypeError, ["weights", "float16", "autocast"]),
+        ((X, None, None, [1.0], B), {}, TypeError, ["input_weight", "(8, H)", "list"]),
+        ((X, None, None, torch.zeros(()), B), {}, ValueError, ["input_weight", "(8, H)", "()"]),
+        ((X, None, None, V, B), {"readout": V}, TypeError, ["pair (U, b_o)", "Tensor"]),
+        ((X, None, None, V, B), {"readout": (None, B)}, TypeError, ["U", "(k, 8)", "NoneType"]),
+        ((X, None, None, V, B), {"readout": (B, None)}, ValueError, ["U", "(k, 8)", "(4,)"]),
+        ((X, None, None, V, None), {"nonlinearity": "modrelu"}, TypeError, ["z -> h", "'modrelu'"]),
+        (
+            (X, None, None, V, None),
+            {"nonlinearity": urnn.ModReLU(5)},
+            ValueError,
+            ["ModReLU", "4 units", "got 5"],
+        ),
+        ((X, None, arjovsky(4).double(), V, B), {}, TypeError, ["factors.0.phase", "float32"]),
     ],
 )
 def test_calls_of_the_function(args, kwargs, error, words):
     x, h_0, W, *rest = args
     with pytest.raises(error, match=quotes(*words)):
         unitary_scan(x, h_0, arjovsky(4) if W is None else W, *rest, **kwargs)
+
+
+def test_mod_relu_checks_what_it_is_given():
+    z, b = torch.zeros(3, dtype=torch.complex64), torch.zeros(3)
+    for args, error, words in (
+        ((z.real, b), TypeError, ["complex", "float32"]),
+        ((z, z), TypeError, ["real", "complex64"]),
+        ((z, b, 1.0), ValueError, ["leak", "[0, 1)", "1.0"]),
+        ((z, b, -1), ValueError, ["leak", "[0, 1)", "-1"]),
+    ):
+        with pytest.raises(error, match=quotes(*words)):
+            urnn.functional.mod_relu(*args)
+
+
+def test_a_packed_sequence_without_features():
+    with pytest.raises(ValueError, match=quotes("3 features", "float32")):
+        UnitaryRNN(3, 4)(pack_sequence([torch.zeros(2), torch.zeros(1)]))
+
+
+def test_explain_says_why_not():
+    rnn = UnitaryRNN(3, 4, nonlinearity="split_relu", backend="manual")
+    text = urnn.explain(rnn, X)
+    assert text.startswith("layer 0 cannot run in the 'manual' engine, which was named.")
+    assert "manual: the nonlinearity is a function of its own" in text
+    with pytest.raises(TypeError, match=quotes("UnitaryRNN", "got UnitaryRNNCell")):
+        urnn.explain(UnitaryRNNCell(3, 4), X)
 
 
 def test_a_named_backend_runs_or_raises_its_reasons():

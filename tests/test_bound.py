@@ -5,7 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from urnn import UnitaryRNN
 from urnn.functional import mod_relu
+from urnn.ops import reference
 from urnn.unitary import Diagonal, Spectral, Unitary, arjovsky
 
 
@@ -47,9 +49,11 @@ def test_at_b_zero_gradients_are_kept_exactly():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_equations_3_to_5_the_real_orthogonal_network_with_relu(seed):
+@pytest.mark.parametrize("n", [16, 17])
+def test_the_real_orthogonal_network_with_relu(n, seed):
+    """Equations 3 and 4 of the paper."""
     torch.manual_seed(seed)
-    n, steps = 16, 60
+    steps = 60
     W = Spectral(n, real=True, dtype=torch.float64)
     u, h_0 = noise(steps, n).real, torch.randn(n, dtype=torch.float64)
 
@@ -74,13 +78,12 @@ def test_with_b_above_zero_the_bound_breaks():
         W.phase.zero_()
     b = torch.tensor([0.1], dtype=torch.float64)
     steps = 30
-    tangential = torch.zeros(steps, 1, dtype=torch.complex128)
 
     def norms(modulus):
-        prepared = W.prepare()
+        """Return the gradients of Im h_L: perpendicular to a real state."""
         states = [torch.tensor([modulus], dtype=torch.complex128, requires_grad=True)]
-        for t in range(steps):
-            states.append(mod_relu(prepared.apply(states[-1]) + tangential[t], b))
+        for _ in range(steps):
+            states.append(mod_relu(W(states[-1]), b))
         return [g.abs().item() for g in torch.autograd.grad(states[-1].imag.sum(), states)]
 
     found = norms(0.1)
@@ -90,5 +93,21 @@ def test_with_b_above_zero_the_bound_breaks():
         product *= 1 + 0.1 / (0.1 + 0.1 * t)
     assert found[0] == pytest.approx(product)
     assert norms(1e-6)[0] > 1e5
-    kept = gradient_norms(W, lambda z: mod_relu(z, -b), steps, tangential, noise(1))
-    assert bounded(kept)
+
+
+def test_kept_nonpositive_the_bound_survives_training():
+    """Steps that push b up leave it at 0, and the gradients bounded; a free b explodes."""
+    found = {}
+    for name in ("modrelu_nonpositive", "modrelu"):
+        torch.manual_seed(0)
+        rnn = UnitaryRNN(2, 20, nonlinearity=name, outputs="last", dtype=torch.float64)
+        optimiser = torch.optim.SGD([rnn.cells[0].bias], lr=0.05)
+        for _ in range(10):
+            optimiser.zero_grad()
+            (-rnn(torch.randn(10, 8, 2, dtype=torch.float64))[0].norm()).backward()
+            optimiser.step()
+        cell = rnn.cells[0]
+        sigma = reference.nonlinearity(cell.network(cell.first_state()))
+        norms = gradient_norms(cell.unitary, sigma, 60, 0.1 * noise(60, 20), noise(20))
+        found[name] = bounded(norms)
+    assert found == {"modrelu_nonpositive": True, "modrelu": False}

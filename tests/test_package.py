@@ -42,7 +42,7 @@ def test_numba_and_the_laboratory_s_packages_are_not_imported():
 
 
 def imports(path):
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
@@ -72,15 +72,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(tmp_path):
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    package = {
-        str(path.relative_to(SOURCE.parent))
-        for path in SOURCE.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    modules = {path.relative_to(SOURCE.parent).as_posix() for path in SOURCE.rglob("*.py")}
     info = f"urnn-{urnn.__version__}.dist-info/"
-    extra = {name for name in names if not name.startswith(info)}
-    assert extra == {name.replace("\\", "/") for name in package}
-    assert "urnn/py.typed" in names
+    assert {name for name in names if not name.startswith(info)} == modules | {"urnn/py.typed"}
     assert info + "licenses/LICENSE" in names
     metadata = zipfile.ZipFile(wheel).read(info + "METADATA").decode()
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist")]

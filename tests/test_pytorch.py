@@ -2,10 +2,7 @@
 
 import copy
 import io
-import os
 import pickle
-import shutil
-import socket
 import warnings
 
 import pytest
@@ -17,12 +14,18 @@ from torch.func import functional_call, grad, hessian, jvp, stack_module_state, 
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import urnn
-from urnn import UnitaryRNN
+from urnn import UnitaryRNN, UnitaryRNNCell
+from urnn.cell import LEAKS
+from urnn.ops import dispatch
 
-BACKENDS = ("manual", "reference")
+BACKENDS = tuple(dispatch.BACKENDS)
+RADIAL = tuple(LEAKS)
 COMPILERS = ["aot_eager"]
-if shutil.which("g++") or shutil.which("clang++"):
+try:
+    torch._inductor.cpp_builder.get_cpp_compiler()
     COMPILERS.append("inductor")
+except RuntimeError:  # no C++ compiler on this machine
+    pass
 
 
 def make(*args, **kwargs):
@@ -30,7 +33,8 @@ def make(*args, **kwargs):
     rnn = UnitaryRNN(*args, **kwargs)
     with torch.no_grad():
         for cell in rnn.cells:
-            cell.bias.uniform_(-0.2, 0.1)
+            if cell.bias is not None:
+                cell.bias.uniform_(-0.2, 0.1)
     return rnn
 
 
@@ -185,7 +189,12 @@ def test_compile(compiler, backend):
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{"memory": "constant"}, {"outputs": "last"}, {"unitary": "spectral"}]
+    "kwargs",
+    [
+        {"memory": "constant", "nonlinearity": "leaky_modrelu"},
+        {"outputs": "last", "nonlinearity": "modrelu_nonpositive"},
+        {"unitary": "spectral", "bidirectional": True},
+    ],
 )
 def test_compile_of_other_layers(kwargs):
     torch._dynamo.reset()
@@ -213,9 +222,12 @@ def test_compile_of_a_user_s_training_step():
     assert_close({n: p.grad for n, p in rnn.named_parameters()}, truth)
 
 
+@pytest.mark.parametrize("nonlinearity", RADIAL)
 @pytest.mark.parametrize("memory", ["full", "constant"])
-def test_export_with_a_dynamic_length(memory, tmp_path):
-    rnn = make(5, 20, output_size=2, memory=memory)
+def test_export_with_a_dynamic_length(memory, nonlinearity, tmp_path):
+    rnn = make(5, 20, output_size=2, memory=memory, nonlinearity=nonlinearity)
+    if nonlinearity == "modrelu_nonpositive":  # the graph has the derivative of min(b, 0) itself
+        nn.init.uniform_(rnn.cells[0].bias, -0.2, -0.1)
     L, N = torch.export.Dim("L"), torch.export.Dim("N")
     tokens = torch.randint(5, (6, 4))
     program = torch.export.export(rnn, (tokens,), dynamic_shapes=({0: L, 1: N},))
@@ -249,9 +261,11 @@ def detached(rnn):
     return {name: p.detach() for name, p in rnn.named_parameters()}
 
 
+@pytest.mark.parametrize("nonlinearity", RADIAL)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_func_grad(backend):
-    rnn, x = make(3, 20, output_size=2, backend=backend), randn(6, 4, 3)
+def test_func_grad(backend, nonlinearity):
+    rnn = make(3, 20, output_size=2, backend=backend, nonlinearity=nonlinearity)
+    x = randn(6, 4, 3)
     assert_close(grad(functional(rnn))(detached(rnn), x), gradients(rnn, x))
 
 
@@ -370,6 +384,21 @@ def test_autocast(half, backend):
     assert embed.weight.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_autocast_of_the_cell(half):
+    cell, x = UnitaryRNNCell(3, 20), torch.randn(2, 3)
+    exact = cell(x.to(half).float())
+    with torch.autocast("cpu", dtype=half):
+        assert cell(x.to(half)).equal(exact)
+        assert cell.prepare()(x.to(half)).equal(exact)
+
+
+def test_constant_memory_of_the_reference_within_func_says_no():
+    rnn = make(3, 20, nonlinearity="split_relu", memory="constant", initial_state="zero")
+    with pytest.raises(RuntimeError, match="use memory='full'"):
+        grad(functional(rnn))(detached(rnn), randn(6, 2, 3))
+
+
 def test_clip_grad_norm():
     rnn = make(3, 20, output_size=2)
     gradients(rnn, randn(6, 4, 3))
@@ -451,29 +480,25 @@ def test_lightning():
     assert moved == {f"rnn.{name}" for name, _ in module.rnn.named_parameters()}
 
 
-def _train_one_step(rank, port, state, x, results):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _train_one_step(rank, folder, state, x):
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    meeting = (folder / "meeting").as_uri()
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     rnn = UnitaryRNN(3, 20, output_size=2, bidirectional=True, dtype=torch.float64)
     rnn.load_state_dict(state)
     parallel = nn.parallel.DistributedDataParallel(rnn)
     output, _ = parallel(x[:, rank::2])
     output.square().mean().backward()
     if rank == 0:
-        torch.save({n: p.grad for n, p in rnn.named_parameters()}, results)
+        torch.save({n: p.grad for n, p in rnn.named_parameters()}, folder / "gradients.pt")
     torch.distributed.destroy_process_group()
 
 
 def test_ddp_on_two_processes_equals_the_joined_batch(tmp_path):
     rnn = make(3, 20, output_size=2, bidirectional=True)
     x = randn(6, 4, 3)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    results = tmp_path / "gradients.pt"
-    torch.multiprocessing.spawn(
-        _train_one_step, (port, rnn.state_dict(), x, results), nprocs=2, join=True
-    )
+    torch.multiprocessing.spawn(_train_one_step, (tmp_path, rnn.state_dict(), x), nprocs=2)
     rnn(x)[0].square().mean().backward()
-    assert_close(torch.load(results), {n: p.grad for n, p in rnn.named_parameters()})
+    assert_close(
+        torch.load(tmp_path / "gradients.pt"), {n: p.grad for n, p in rnn.named_parameters()}
+    )

@@ -10,10 +10,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 import urnn
 from urnn import UnitaryRNN, UnitaryRNNCell
+from urnn.cell import NONLINEARITIES, UNITARIES
+from urnn.ops import dispatch
 from urnn.unitary import Diagonal, Spectral, arjovsky
 
-BACKENDS = ("manual", "reference")
-NONLINEARITIES = ("modrelu", "leaky_modrelu", "modrelu_nonpositive", "split_relu")
+BACKENDS = tuple(dispatch.BACKENDS)
 
 
 def trained(rnn):
@@ -40,7 +41,7 @@ def close(a, b):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
-@pytest.mark.parametrize("unitary", ["arjovsky", "spectral", "orthogonal"])
+@pytest.mark.parametrize("unitary", UNITARIES)
 def test_the_loop_over_a_cell_is_the_layer(unitary, nonlinearity, backend):
     if nonlinearity == "split_relu":
         backend = "reference"

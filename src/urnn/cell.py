@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from urnn import init as initialisation
-from urnn.nonlinearity import ModReLU, Nonlinearity, SplitReLU, project_nonpositive
+from urnn.nonlinearity import Nonlinearity, SplitReLU, project_nonpositive, radial
 from urnn.ops import reference
 from urnn.ops.recurrence import Network
+from urnn.precision import complex_dtype, full_precision
 from urnn.unitary import Spectral, Unitary, arjovsky
 from urnn.validation import (
     check_tensor,
     checked_input,
-    complex_dtype,
     is_tokens,
     known,
     positive_integer,
@@ -80,7 +80,7 @@ class UnitaryRNNCell(nn.Module):
         unitary: str | Callable[[int], Unitary] = "arjovsky",
         nonlinearity: str | Nonlinearity = "modrelu",
         initial_state: str = "learned",
-        init: str | Callable[[Any], object] | None = "paper",
+        init: str | Callable[[Any], object] = "paper",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -101,8 +101,7 @@ class UnitaryRNNCell(nn.Module):
         self.register_parameter("bias", parameter(n) if bias and radial else None)
         learned = initial_state == "learned"
         self.register_parameter("initial_state", parameter(2 * n) if learned else None)
-        if init is not None:  # None: a layer that initialises all its cells itself
-            initialise(self, self.init)
+        initialise(self, self.init)
 
     def reset_parameters(self) -> None:
         """Draw W and everything else anew."""
@@ -129,15 +128,17 @@ class UnitaryRNNCell(nn.Module):
             ...     h = step(torch.randn(2, 3), h)
         """
         first = self.first_state()
-        W, sigma = self.unitary.prepare(), reference.nonlinearity(self.network(first))
+        with full_precision(first.device):
+            W, sigma = self.unitary.prepare(), reference.nonlinearity(self.network(first))
 
         def step(x: Tensor, h: Tensor | None = None) -> Tensor:
             x = checked_input(x, self.input_weight, layout=("N",))
             batch = x.shape if is_tokens(x) else x.shape[:-1]
             if h is not None:
                 check_tensor("h", h, (*batch, self.hidden_size), first.dtype, x.device)
-            u = reference.project(x, self.input_weight)
-            return sigma(W.apply(first if h is None else h) + u)
+            with full_precision(x.device):
+                u = reference.project(x, self.input_weight)
+                return sigma(W.apply(first if h is None else h) + u)
 
         return step
 
@@ -158,10 +159,8 @@ class UnitaryRNNCell(nn.Module):
             leak = LEAKS[self.nonlinearity]
             if bias is not None and self.nonlinearity == "modrelu_nonpositive":
                 bias = project_nonpositive(bias)
-        elif type(self.nonlinearity) is ModReLU:
-            bias, leak = self.nonlinearity.effective_bias, self.nonlinearity.leak
         else:
-            nonlinearity = self.nonlinearity
+            bias, leak, nonlinearity = radial(self.nonlinearity, self.hidden_size)
         return Network(
             unitary=self.unitary,
             h_0=h_0,
@@ -185,19 +184,21 @@ class UnitaryRNNCell(nn.Module):
 
 
 def initialise(module: Any, init: Callable[[Any], object]) -> None:
-    """Run an initialiser on a layer or cell (a no-op on the meta device's storage)."""
+    """Run an initialiser on a layer or cell, outside of autograd."""
     with torch.no_grad():
         init(module)
 
 
-def checked_init(init: str | Callable[[Any], object] | None) -> Callable[[Any], object]:
+def checked_init(init: str | Callable[[Any], object]) -> Callable[[Any], object]:
     """Return the initialiser of a name, or the callable itself."""
-    if init is None:
-        return initialisation.paper
     if callable(init):
         return init
-    known("init", init, initialisation.INITIALISERS, " or a callable that takes the layer")
-    return initialisation.INITIALISERS[init]
+    names = initialisation.INITIALISERS
+    return names[known("init", init, names, " or a callable that takes the layer")]
+
+
+def left_to_the_layer(cell: UnitaryRNNCell) -> None:
+    """Initialise nothing: the layer that makes the cell initialises all of them together."""
 
 
 def _made_unitary(
@@ -207,18 +208,19 @@ def _made_unitary(
     dtype: torch.dtype,
 ) -> Unitary:
     """Return W by its name or its maker, with the layer's dtype and device as defaults."""
-    if not callable(unitary) or isinstance(unitary, Unitary):
-        known("unitary", unitary, UNITARIES, " or a callable n -> Unitary")
-        unitary = UNITARIES[str(unitary)]
+    if not callable(unitary) or isinstance(unitary, nn.Module):
+        unitary = UNITARIES[known("unitary", unitary, UNITARIES, " or a callable n -> Unitary")]
     with _default(dtype), torch.device(device or torch.get_default_device()):
         W = unitary(n)
     if not isinstance(W, Unitary):
         raise TypeError(f"unitary must return a urnn.unitary.Unitary; it returned {W!r}.")
     if W.size != n:
         raise ValueError(f"unitary must return a matrix of size {n} (hidden_size); got {W.size}.")
-    # not .to(dtype), which would make a complex buffer of a user's own real
-    W = W.double() if dtype == torch.float64 else W.float()
-    return W.to(device)
+    tensors = [*W.parameters(), *W.buffers()]
+    if any(t.is_floating_point() and t.dtype != dtype for t in tensors):
+        # not .to(dtype), which would make a complex buffer of a user's own real
+        W = W.double() if dtype == torch.float64 else W.float()
+    return W if device is None else W.to(device)
 
 
 def _made_nonlinearity(
@@ -230,6 +232,7 @@ def _made_nonlinearity(
 ) -> str | Nonlinearity:
     """Return the name of a radial σ, or the function that is σ."""
     if callable(nonlinearity) and not isinstance(nonlinearity, type):
+        radial(nonlinearity, n)  # raises for a ModReLU of another size
         return nonlinearity
     known("nonlinearity", nonlinearity, NONLINEARITIES, ", a Module or a function z -> h")
     if nonlinearity == "split_relu":

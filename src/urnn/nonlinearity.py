@@ -6,32 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from urnn.validation import checked_leak, positive_integer
+from urnn.validation import check_complex, checked_leak, positive_integer
 
 Nonlinearity = Callable[[Tensor], Tensor]
 
 
-def mod_relu(z: Tensor, bias: Tensor, leak: float = 0.0) -> Tensor:
-    """Apply σ(z) = ρ(|z|)·z/|z| elementwise to a complex tensor.
-
-    ρ(r) = max(r + b, αr) for b ≤ 0 and min(r + b, r/α) for b > 0, with α = `leak`. α = 0 is
-    the paper's modReLU (equation 8); α > 0 is invertible, and its inverse is itself with −b.
-
-    Args:
-        z: complex, (…, n).
-        bias: b, real, (n,) or any shape that broadcasts against z.
-        leak: α ∈ [0, 1).
-
-    Example:
-        >>> z = torch.tensor([3 + 4j, 0.3 + 0.4j, 0j])
-        >>> urnn.functional.mod_relu(z, torch.tensor(-1.0)).abs()
-        tensor([4., 0., 0.])
-    """
-    return prepare_mod_relu(bias, leak)(z)
-
-
 def prepare_mod_relu(bias: Tensor, leak: float) -> Nonlinearity:
-    """Return z ↦ σ(z), with what depends on b alone computed once.
+    """Return z ↦ σ(z) of `functional.mod_relu`, with what depends on b alone computed once.
 
     A living unit adds b along the phase of z, σ(z) = z + b·z/|z|. For |z| up to a threshold
     it is linear instead, σ(z) = slope·z (`linear_piece`). A NaN fails every comparison, so a
@@ -51,9 +32,9 @@ def linear_piece(bias: Tensor, leak: float) -> tuple[Tensor, Tensor]:
     """Return the modulus up to which σ is linear, and its slope there.
 
     r + b ≤ αr for b < 0, and r + b ≥ r/α for b > 0, are r ≤ −b/(1 − α) and r ≤ αb/(1 − α).
-    At the kink the slope is the linear piece's. A modulus below the normal numbers counts as
-    0, where the value is 0·slope, ∂σ/∂z the slope (α, 1, 1/α for b <, =, > 0, and 0 in place
-    of 1/0) and ∂σ/∂b is 0; so nothing is ever divided by a subnormal number.
+    The slope is α, 1 or 1/α for b <, =, > 0 (0 in place of 1/0); it is the derivative at the
+    kink too, and ∂σ/∂b is 0 there. A modulus below the normal numbers always belongs to the
+    linear piece, so that nothing is ever divided by a subnormal number.
     """
     b = bias.detach()
     tiny = torch.finfo(b.dtype).tiny
@@ -111,7 +92,8 @@ class ModReLU(nn.Module):
         return project_nonpositive(self.bias) if self.nonpositive else self.bias
 
     def forward(self, z: Tensor) -> Tensor:
-        return mod_relu(z, self.effective_bias, self.leak)
+        check_complex("ModReLU", z, self.size)
+        return prepare_mod_relu(self.effective_bias, self.leak)(z)
 
     def inverse(self, h: Tensor) -> Tensor:
         """Return the z with σ(z) = h: the same function with −b."""
@@ -119,7 +101,7 @@ class ModReLU(nn.Module):
             raise ValueError(
                 "modReLU with leak 0 has no inverse: it maps all |z| ≤ −b to 0. Use leak > 0."
             )
-        return mod_relu(h, -self.effective_bias, self.leak)
+        return prepare_mod_relu(-self.effective_bias, self.leak)(h)
 
     def extra_repr(self) -> str:
         nonpositive = ", nonpositive=True" if self.nonpositive else ""
@@ -163,6 +145,7 @@ class SplitReLU(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, z: Tensor) -> Tensor:
+        check_complex("SplitReLU", z, self.size)
         re, im = z.real, z.imag
         if self.bias is not None:
             re, im = re + self.bias[0], im + self.bias[1]
@@ -170,6 +153,17 @@ class SplitReLU(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.size}, bias={self.bias is not None}"
+
+
+def radial(
+    nonlinearity: Nonlinearity, size: int
+) -> tuple[Tensor | None, float, Nonlinearity | None]:
+    """Return (b, α, None) for a ModReLU, which every engine runs, else (None, 0, σ)."""
+    if type(nonlinearity) is not ModReLU:
+        return None, 0.0, nonlinearity
+    if nonlinearity.size != size:
+        raise ValueError(f"the ModReLU must have {size} units, like W; got {nonlinearity.size}.")
+    return nonlinearity.effective_bias, nonlinearity.leak, None
 
 
 class _Project(torch.autograd.Function):
@@ -195,12 +189,13 @@ class _Project(torch.autograd.Function):
         return torch.where(b > 0, 0, tangent)
 
 
+@torch.compiler.allow_in_graph  # dynamo does not look into a Function with a jvp of its own
 def project_nonpositive(bias: Tensor) -> Tensor:
     """Return min(b, 0), with the gradient of projected descent.
 
     A gradient that would push b above 0 is stopped at the boundary, one that pulls it back
     passes, so a unit that has reached b = 0 can always leave it again. (The derivative of
-    min(b, 0) itself would leave it there for good.)
+    min(b, 0) itself would leave it there for good; it is what a graph made by torch.export has.)
     """
     projected: Tensor = _Project.apply(bias)
     return projected

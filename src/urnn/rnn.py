@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, cast
@@ -13,17 +15,22 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from urnn import functional
-from urnn.cell import UnitaryRNNCell, checked_init, initialise
+from urnn.cell import UnitaryRNNCell, checked_init, initialise, left_to_the_layer
 from urnn.nonlinearity import Nonlinearity
 from urnn.ops.recurrence import Request
+from urnn.precision import complex_dtype
 from urnn.unitary import Unitary
 from urnn.validation import (
     check_tensor,
     checked_input,
     checked_probability,
-    complex_dtype,
     is_tokens,
     positive_integer,
+)
+
+# V and U, also where they are parametrised or pruned
+_MATRIX = re.compile(
+    r"(cells\.\d+\.)?(parametrizations\.)?(input_weight|readout_weight)(_orig|\.original\d*)?"
 )
 
 
@@ -41,14 +48,15 @@ class UnitaryRNN(nn.Module):
         input_size: H, the number of features (or of categories, for integer tokens).
         hidden_size: n, the number of complex units.
         num_layers: layers stacked on each other; the next reads [Re h; Im h] of the one below.
-        bias: b and b_o; without, the recurrence is linear and the readout has no bias.
+        bias: b and b_o; without, the recurrence is linear (but for a nonlinearity of its own)
+            and the readout has no bias.
         batch_first: x and output are (N, L, ·) instead of (L, N, ·).
         dropout: probability to drop a unit (Re and Im together) between layers.
         bidirectional: a second network reads each sequence from its end.
         output_size: k, the width of the readout; None for the states themselves.
         outputs: "all" steps, or each sequence's (and each direction's) own "last".
         unitary: "arjovsky" (the paper's W), "spectral" (V D V*), "orthogonal" (Lemma 1's real
-            W), or a callable n → Unitary.
+            W), or a callable n → Unitary, called once for each layer and direction.
         nonlinearity: "modrelu", "leaky_modrelu", "modrelu_nonpositive", "split_relu", a
             Module, or a callable z → h. Of a Module each cell after the first gets a copy.
         initial_state: "learned" (a parameter of each layer and direction), or "zero".
@@ -125,8 +133,14 @@ class UnitaryRNN(nn.Module):
             output_size = positive_integer("output_size", output_size)
         self.output_size = output_size
         functional.check_options(outputs, memory, backend)
+        self.bias = bias
         self.batch_first = batch_first
         self.dropout = checked_probability("dropout", dropout)
+        if self.dropout and num_layers == 1:
+            warnings.warn(
+                f"dropout acts between layers: dropout={dropout} with num_layers=1 drops nothing.",
+                stacklevel=2,
+            )
         self.bidirectional = bidirectional
         self.outputs = outputs
         self.memory = memory
@@ -145,10 +159,11 @@ class UnitaryRNN(nn.Module):
                 unitary=unitary,
                 nonlinearity=copy.deepcopy(nonlinearity) if module else nonlinearity,
                 initial_state=initial_state,
-                init=None,
+                init=left_to_the_layer,
                 device=device,
                 dtype=dtype,
             )
+            cell.init = self.init
             cells.append(cell)
         self.cells = cast(Sequence[UnitaryRNNCell], nn.ModuleList(cells))
         self.register_parameter("readout_weight", None)
@@ -184,25 +199,18 @@ class UnitaryRNN(nn.Module):
             >>> rnn = urnn.UnitaryRNN(3, 16)
             >>> optimiser = torch.optim.AdamW(rnn.parameter_groups(), weight_decay=0.01)
         """
-        decayed = {id(cell.input_weight) for cell in self.cells} | {id(self.readout_weight)}
-        parameters = list(self.parameters())
-        return [
-            {"params": [p for p in parameters if id(p) in decayed]},
-            {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
-        ]
+        groups: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for name, p in self.named_parameters():
+            groups[0 if _MATRIX.fullmatch(name) else 1].append(p)
+        return [{"params": groups[0]}, {"params": groups[1], "weight_decay": 0.0}]
 
     def forward(
         self, x: Tensor | PackedSequence, h_0: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor]:
+        functional.check_options(self.outputs, self.memory, self.backend)
         if isinstance(x, PackedSequence):
             return self._forward_packed(x, h_0)
-        layout = ("N", "L") if self.batch_first else ("L", "N")
-        x = checked_input(x, self.cells[0].input_weight, layout=layout)
-        batched = x.dim() == (2 if is_tokens(x) else 3)
-        if not batched:
-            x = x.unsqueeze(1)
-        elif self.batch_first:
-            x = x.transpose(0, 1)
+        x, batched = self._time_first(x)
         states = self._checked_states(h_0, x.shape[1], batched)
         output, h_n = self._run(x, states, None)
         last = self.outputs == "last"
@@ -210,11 +218,25 @@ class UnitaryRNN(nn.Module):
             return output.squeeze(0 if last else 1), h_n.squeeze(1)
         return (output.transpose(0, 1) if self.batch_first and not last else output), h_n
 
+    def _time_first(self, x: Tensor) -> tuple[Tensor, bool]:
+        """Return x as (L, N, …), and whether it was a batch."""
+        layout = ("N", "L") if self.batch_first else ("L", "N")
+        x = checked_input(x, self.cells[0].input_weight, layout=layout)
+        batched = x.dim() == (2 if is_tokens(x) else 3)
+        if not batched:
+            return x.unsqueeze(1), batched
+        return (x.transpose(0, 1) if self.batch_first else x), batched
+
     def _forward_packed(
         self, x: PackedSequence, h_0: Tensor | None
     ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Run a packed batch in its own (sorted) order, as one padded batch with lengths."""
         data = checked_input(x.data, self.cells[0].input_weight, layout=("N",))
+        if not is_tokens(data) and data.dim() == 1:
+            raise ValueError(
+                f"a packed sequence must hold {self.input_size} features per step, or integer "
+                f"tokens; got {x.data.dtype} without features."
+            )
         padded, lengths = pad_packed_sequence(PackedSequence(data, x.batch_sizes))
         states = self._checked_states(h_0, padded.shape[1], batched=True)
         if x.sorted_indices is not None:
@@ -272,12 +294,7 @@ class UnitaryRNN(nn.Module):
         """Return what each layer would ask of the engines for an input x (for `urnn.explain`)."""
         if isinstance(x, PackedSequence):
             x, _ = pad_packed_sequence(x, batch_first=self.batch_first)
-        layout = ("N", "L") if self.batch_first else ("L", "N")
-        x = checked_input(x, self.cells[0].input_weight, layout=layout)
-        if x.dim() < (2 if is_tokens(x) else 3):
-            x = x.unsqueeze(1)
-        elif self.batch_first:
-            x = x.transpose(0, 1)
+        x, _ = self._time_first(x)
         states = self._checked_states(None, x.shape[1], batched=True)
         width = 2 * self.hidden_size * self._directions
         between = states.real.new_zeros(()).expand(*x.shape[:2], width)

@@ -1,7 +1,9 @@
 """Sentences for what a user got wrong: they quote what was given and say what would be right."""
 
+import operator
 from collections.abc import Collection
 from difflib import get_close_matches
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -9,12 +11,15 @@ from torch import Tensor
 
 def positive_integer(name: str, value: object) -> int:
     """Return value if it is an integer ≥ 1, else raise and say so."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
         raise TypeError(f"{name} must be a positive integer; got {value!r}.")
-    number = value.__index__()
     if number < 1:
         raise ValueError(f"{name} must be a positive integer; got {number}.")
-    return int(number)
+    return number
 
 
 def known(what: str, name: object, valid: Collection[str], otherwise: str = "") -> str:
@@ -32,7 +37,7 @@ def known(what: str, name: object, valid: Collection[str], otherwise: str = "") 
 
 def checked_leak(leak: float) -> float:
     """Return α if it is in [0, 1), else raise."""
-    if isinstance(leak, bool) or not isinstance(leak, int | float):
+    if isinstance(leak, bool) or not isinstance(leak, Real):
         raise TypeError(f"leak must be a number in [0, 1); got {leak!r}.")
     if not 0 <= leak < 1:
         raise ValueError(f"leak must be in [0, 1); got {leak}.")
@@ -41,21 +46,35 @@ def checked_leak(leak: float) -> float:
 
 def checked_probability(name: str, value: float) -> float:
     """Return value if it is in [0, 1], else raise."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a probability in [0, 1]; got {value!r}.")
     if not 0 <= value <= 1:
         raise ValueError(f"{name} must be a probability in [0, 1]; got {value}.")
     return float(value)
 
 
-def complex_dtype(real: torch.dtype) -> torch.dtype:
-    """Return the complex dtype of a real one (`torch.dtype.to_complex`, which dynamo refuses)."""
-    return torch.complex128 if real == torch.float64 else torch.complex64
-
-
 def is_tokens(x: Tensor) -> bool:
     """Return whether x is integer."""
     return not (x.is_floating_point() or x.is_complex())
+
+
+def check_complex(name: str, z: object, size: int | None = None) -> None:
+    """Raise where z is no complex tensor, or not `size` wide."""
+    if not isinstance(z, Tensor) or not z.is_complex():
+        given = z.dtype if isinstance(z, Tensor) else type(z).__name__
+        raise TypeError(f"{name} acts on complex tensors; got {given}. Use z.to(torch.complex64).")
+    if size is not None and (z.dim() == 0 or z.shape[-1] != size):
+        raise ValueError(
+            f"{name} acts on a last dimension of {size}; got a tensor of shape {tuple(z.shape)}."
+        )
+
+
+def check_matrix(name: str, tensor: object, shape: str) -> None:
+    """Raise where a tensor is no matrix."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor of shape {shape}; got {type(tensor).__name__}.")
+    if tensor.dim() != 2:
+        raise ValueError(f"{name} must have the shape {shape}; got {tuple(tensor.shape)}.")
 
 
 def check_tensor(
@@ -93,8 +112,9 @@ def checked_input(
         width: n, the width of such a u.
         layout: the names of x's dimensions before the features; N may be missing.
     """
-    if not isinstance(x, Tensor):
-        raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
+    if not isinstance(x, Tensor) or x.layout != torch.strided:
+        given = x.layout if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"x must be a dense tensor; got {given}.")
     tokens = is_tokens(x)
     if input_weight is None:
         if x.dtype not in (torch.complex64, torch.complex128):
@@ -145,13 +165,17 @@ def _matched(x: Tensor, weight: Tensor) -> Tensor:
 def checked_lengths(lengths: Tensor, x: Tensor) -> Tensor:
     """Return lengths as int64 on x's device, or raise."""
     steps, batch = x.shape[:2]
+    if not isinstance(lengths, Tensor | list | tuple):
+        raise TypeError(f"lengths must be a tensor of {batch} integers; got {lengths!r}.")
     lengths = torch.as_tensor(lengths, device=x.device)
-    if not is_tokens(lengths) or lengths.shape != (batch,):
+    lengths = lengths if lengths.numel() else lengths.long()
+    if not is_tokens(lengths) or lengths.dtype == torch.bool or lengths.shape != (batch,):
         raise ValueError(
             f"lengths must be {batch} integers, one per sequence; got {lengths.dtype} of shape "
             f"{tuple(lengths.shape)}."
         )
-    if not torch.compiler.is_compiling() and batch:
+    batched = torch._C._functorch.is_functorch_wrapped_tensor(lengths)  # its values are hidden
+    if not torch.compiler.is_compiling() and not batched and batch:
         low, high = (int(bound) for bound in lengths.aminmax())
         if low < 1 or high > steps:
             raise ValueError(f"lengths must be 1 … {steps} (L); got {low if low < 1 else high}.")

@@ -11,9 +11,9 @@ from urnn.ops.normal_form import (
     Structured,
     describe,
     normal_form,
-    structured,
     structured_factors,
 )
+from urnn.ops.normal_form import structured as structured_form
 from urnn.unitary import (
     Compose,
     Diagonal,
@@ -25,6 +25,10 @@ from urnn.unitary import (
     Unitary,
     arjovsky,
 )
+
+
+def structured(W):
+    return structured_form(structured_factors(W), torch.complex128, None)
 
 
 def dense(form):

@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from urnn.cell import UNITARIES
 from urnn.unitary import (
     Adjoint,
     Compose,
@@ -49,6 +50,7 @@ MATRICES = {
     "orthogonal": lambda n: Spectral(n, real=True),
     "shared": naive,
 }
+assert set(UNITARIES) <= set(MATRICES)
 SIZES = (1, 2, 3, 7, 8, 13, 64, 101)
 DTYPES = (torch.float32, torch.float64)
 TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-12}
@@ -78,6 +80,9 @@ def test_as_matrix_has_the_dtype_of_the_parameters():
     assert arjovsky(3, dtype=torch.float64).as_matrix().dtype == torch.complex128
     assert Fourier(3).as_matrix().dtype == torch.complex64
     assert Permutation(3).as_matrix().dtype == torch.complex64
+    for W in (arjovsky(3, dtype=torch.float64), Spectral(3), Fourier(3)):
+        for dtype in (torch.complex64, torch.complex128):
+            assert W.as_matrix(dtype).dtype == dtype
 
 
 @pytest.mark.parametrize("n", [1, 5, 12])
@@ -142,10 +147,21 @@ def test_lemma_1():
         assert np.allclose(by_angle, np.sort(-by_angle), atol=1e-10)
     free = Spectral(6, dtype=torch.float64)  # phases that are not tied: not real
     assert free.as_matrix().imag.abs().max() > 0.1
+
+
+def test_lemma_1_the_other_way_round():
+    """The eigenvectors and phases of any rotation are a `Spectral`, which is that rotation."""
     Q = np.linalg.qr(np.random.default_rng(0).normal(size=(7, 7)))[0]
-    angles = np.sort(np.angle(np.linalg.eigvals(Q)))
-    angles = angles[np.abs(np.abs(angles) - np.pi) > 1e-9]  # −1 is its own conjugate
-    assert np.allclose(angles, np.sort(-angles), atol=1e-10)
+    Q *= np.linalg.det(Q)  # one real eigenvalue, 1
+    values, vectors = np.linalg.eig(Q)
+    upper = np.flatnonzero(values.imag > 1e-9)
+    real = np.flatnonzero(np.abs(values.imag) < 1e-9)
+    V = np.concatenate([vectors[:, upper], vectors[:, upper].conj(), vectors[:, real]], axis=1)
+    W = Spectral(7, real=True, dtype=torch.float64)
+    with torch.no_grad():
+        W.phase.copy_(torch.from_numpy(np.angle(values[upper])))
+        W.basis.copy_(torch.from_numpy(np.stack([V.real, V.imag])))
+    np.testing.assert_allclose(W.as_matrix().detach().numpy(), Q, atol=1e-12)
 
 
 def test_the_real_block_form_of_a_complex_product():
@@ -271,6 +287,11 @@ def test_seven_parameters_a_unit():
             r"last dimension of 3; got a tensor of shape \(2, 4\)",
         ),
         (lambda: Permutation(3, index=[0, 1]), ValueError, r"needs 3 integers; .*\(2,\)"),
+        (
+            lambda: Permutation(2, index=[True, False]),
+            ValueError,
+            "needs 2 integers; got torch.bool",
+        ),
         (lambda: Permutation(3, index=[0, 1, 1]), ValueError, r"once; got \[0, 1, 1\]"),
         (lambda: Unitary(3), TypeError, "abstract"),
     ],

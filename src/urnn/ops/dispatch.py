@@ -41,8 +41,7 @@ def choose(request: Request, backend: str) -> str:
     A backend that is named either runs or raises its reasons; "auto" is what `use_backend`
     says, else the first backend that has nothing against the request.
     """
-    if backend == "auto":
-        backend = _preferred
+    backend = _preferred if backend == "auto" else backend
     if backend == "auto":
         return next(name for name in BACKENDS if not BACKENDS[name].reasons(request))
     against = BACKENDS[backend].reasons(request)
@@ -67,11 +66,14 @@ class use_backend:  # noqa: N801 (used like torch.no_grad)
 
     def __init__(self, name: str) -> None:
         global _preferred
+        self.name = known("backend", name, NAMES)
         self._before = _preferred
-        _preferred = known("backend", name, NAMES)
+        _preferred = self.name
 
     def __enter__(self) -> None:
-        pass
+        global _preferred
+        if _preferred != self.name:  # entered again
+            self._before, _preferred = _preferred, self.name
 
     def __exit__(
         self,
@@ -102,17 +104,25 @@ def explain(rnn: Explainable, x: Tensor | PackedSequence) -> str:
             operations a step and sequence.
             reference: could run it too.
     """
+    if not hasattr(rnn, "requests"):
+        raise TypeError(f"explain takes a urnn.UnitaryRNN; got {type(rnn).__name__}.")
     text = "\n".join(_explain(label, request, rnn.backend) for label, request in rnn.requests(x))
     print(text)
     return text
 
 
 def _explain(label: str, request: Request, backend: str) -> str:
-    chosen = choose(request, backend)
-    named = backend != "auto" or _preferred != "auto"
-    order = f"the first that can of {', '.join(BACKENDS)}"
-    lines = [f"{label} runs in the {chosen!r} engine, {'which was named' if named else order}."]
-    if chosen != "reference":
+    named = _preferred if backend == "auto" else backend
+    if named != "auto" and BACKENDS[named].reasons(request):
+        chosen = None
+        lines = [f"{label} cannot run in the {named!r} engine, which was named."]
+    else:
+        chosen = choose(request, backend)
+        why = (
+            f"the first that can of {', '.join(BACKENDS)}" if named == "auto" else "which was named"
+        )
+        lines = [f"{label} runs in the {chosen!r} engine, {why}."]
+    if chosen not in (None, "reference"):
         lines += dict.fromkeys(normal_form.describe(n.unitary) for n in request.networks)
     for name, other in BACKENDS.items():
         if name != chosen:

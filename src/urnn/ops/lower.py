@@ -23,7 +23,10 @@ def reasons(request: Request) -> list[str]:
             "the nonlinearity is a function of its own; only the radial family (bias, leak) "
             "has a backward pass derived by hand"
         )
-    if torch.autograd.forward_ad._current_level >= 0:
+    device = request.x.device.type
+    if device not in ("cpu", "cuda", "meta"):
+        found.append(f"its operator is not registered for the device {device!r}")
+    if torch.autograd.forward_ad._current_level >= 0:  # -1 outside of any forward-mode context
         found.append("forward-mode derivatives are being taken, and it has none")
     return found
 

@@ -26,10 +26,10 @@ class Manual:
         self, recurrence: Recurrence, h: Tensor, start: int, stop: int, states: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Run z_t = W h_{t−1} + u_t, h_t = σ(z_t) for t in [start, stop)."""
-        W = application(recurrence)
+        W, sigma = application(recurrence), nonlinearity(recurrence)
         z = project(recurrence, start, stop)
         for t in range(stop - start):
-            h_t = self.state(recurrence, z[:, t].add_(W(h)))
+            h_t = sigma(z[:, t].add_(W(h)))
             if recurrence.lengths is not None:
                 h_t = torch.where((start + t < recurrence.lengths)[..., None], h_t, h)
             h = h_t
@@ -38,8 +38,8 @@ class Manual:
         return z, h
 
     def state(self, recurrence: Recurrence, z: Tensor) -> Tensor:
-        """Return σ(z)."""
-        return z if recurrence.bias is None else polar(recurrence, z).scale * z
+        """Return σ(z) for z of shape (G, N, n)."""
+        return nonlinearity(recurrence)(z)
 
     def read(self, recurrence: Recurrence, states: Tensor) -> Tensor:
         """Return o = Re(conj(U) h) for states of shape (G, T, N, n)."""
@@ -63,7 +63,7 @@ class Manual:
         the last state.
         """
         unit = None if recurrence.bias is None else polar(recurrence, z)
-        later = z if unit is None else unit.scale * z
+        later = z if unit is None else unit.state
         if grad is not None and recurrence.readout is not None:
             assert gradients.readout is not None
             rows = grad.flatten(1, 2)
@@ -74,55 +74,86 @@ class Manual:
         delta = torch.empty_like(z)  # δ, the gradient of z and of u
         spectrum = torch.empty_like(z)  # F(d̄ ⊙ δ), of the structured form
         carried = torch.empty_like(z)  # W*δ
+        radial = torch.zeros_like(grad_h.real)  # Σ Re(p̄g), the gradient of b
         g = grad_h
         for t in reversed(range(z.shape[1])):
             if grad is not None:
                 g = g + grad[:, t]
-            d_t = g if unit is None else unit.jacobian(t, g)
-            if recurrence.lengths is None:
-                delta[:, t] = d_t
-                g = carried[:, t] = W_adjoint(d_t, spectrum[:, t])
-            else:
+            inside = None
+            if recurrence.lengths is not None:
                 inside = (start + t < recurrence.lengths)[..., None]
-                delta[:, t] = d_t = d_t.where(inside, 0)
-                carried[:, t] = W_adjoint(d_t, spectrum[:, t])
-                g = carried[:, t].where(inside, g)
+            g_t = g if inside is None else g.where(inside, 0)
+            if unit is None:
+                d_t = g_t
+            else:
+                along, d_t = unit.jacobian(t, g_t)
+                radial += along
+            delta[:, t] = d_t
+            carried[:, t] = W_adjoint(d_t, spectrum[:, t])
+            g = carried[:, t] if inside is None else carried[:, t].where(inside, g)
 
-        if unit is not None and gradients.bias is not None:
-            gradients.bias += _dot(unit.phase, delta).sum((1, 2))
+        if gradients.bias is not None:
+            gradients.bias += radial.sum(1)
         earlier = torch.cat([h[:, None], later[:, :-1]], dim=1)
         accumulate_matrix(recurrence, gradients, earlier, delta, spectrum, carried)
         accumulate_input(recurrence, delta, start, gradients)
         return g
 
 
+def nonlinearity(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
+    """Return z ↦ σ(z) = z + b·z/|z| on (G, N, n), or slope·z where σ is linear."""
+    if recurrence.bias is None:
+        return lambda z: z
+    b = recurrence.bias[:, None]
+    threshold, slope = linear_piece(b, recurrence.leak)
+
+    def apply(z: Tensor) -> Tensor:
+        r = z.abs()
+        linear = r <= threshold
+        return torch.where(linear, slope, 1) * z + torch.where(linear, 0, b) * (_inverse(r) * z)
+
+    return apply
+
+
 class Polar(NamedTuple):
-    """What σ and its derivative need of z: p = z/|z|, b/|z| (both 0 where σ is linear), σ(z)/z."""
+    """What σ and its derivative need of z: p = z/|z|, b/|z| (both 0 where σ is linear), σ(z).
+
+    scale is 1 + b/|z|, or the slope.
+    """
 
     phase: Tensor
     excess: Tensor
     scale: Tensor
+    state: Tensor
 
-    def jacobian(self, t: int, g: Tensor) -> Tensor:
-        """Return J_t g, the gradient of z_t from that of h_t.
+    def jacobian(self, t: int, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Re(p̄g) and J_t g, the gradients of b and z_t from that of h_t.
 
         A living unit scales the component of g along p by 1 and the other by 1 + b/|z|, so
         J g = (1 + b/|z|) g − (b/|z|) Re(p̄g) p; a linear one scales g by its slope.
         """
         p = self.phase[:, t]
-        return self.scale[:, t] * g - (self.excess[:, t] * _dot(p, g)) * p
+        along = p.real * g.real + p.imag * g.imag
+        return along, self.scale[:, t] * g - (self.excess[:, t] * along) * p
 
 
 def polar(recurrence: Recurrence, z: Tensor) -> Polar:
-    """Take apart z of shape (G, …, n)."""
+    """Take apart z of shape (G, T, N, n)."""
     assert recurrence.bias is not None
-    b = recurrence.bias.unflatten(0, (-1, *(1,) * (z.dim() - 2)))
+    b = recurrence.bias[:, None, None]
     threshold, slope = linear_piece(b, recurrence.leak)
     r = z.abs()
     linear = r <= threshold
-    inverse = torch.where(linear, 0, r.reciprocal())
-    excess = b * inverse
-    return Polar(inverse * z, excess, torch.where(linear, slope, 1 + excess))
+    inverse = _inverse(r)
+    phase = torch.where(linear, 0, inverse) * z
+    excess = torch.where(linear, 0, b * inverse)
+    state = torch.where(linear, slope, 1) * z + torch.where(linear, 0, b) * phase
+    return Polar(phase, excess, torch.where(linear, slope, 1 + excess), state)
+
+
+def _inverse(r: Tensor) -> Tensor:
+    """Return 1/r, finite at 0 and for subnormal r, which σ's linear piece covers."""
+    return r.clamp(min=torch.finfo(r.dtype).tiny).reciprocal()
 
 
 def application(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
@@ -215,11 +246,6 @@ def _token_index(recurrence: Recurrence, x: Tensor) -> Tensor:
 def _permute(y: Tensor, index: Tensor) -> Tensor:
     """Return y[π] along the last dimension of (G, N, n), each network with its own π."""
     return y.gather(-1, index[:, None].expand(y.shape))
-
-
-def _dot(p: Tensor, g: Tensor) -> Tensor:
-    """Return Re(p̄g), elementwise."""
-    return p.real * g.real + p.imag * g.imag
 
 
 def _steps(rows: Tensor, like: Tensor) -> Tensor:

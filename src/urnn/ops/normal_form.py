@@ -32,8 +32,10 @@ from urnn.unitary import (
     Reflection,
     Unitary,
 )
+from urnn.unitary.diagonal import rotation
 from urnn.unitary.fourier import fft, ifft
-from urnn.unitary.reflection import unit_vector
+from urnn.unitary.permutation import permutation, permute
+from urnn.unitary.reflection import reflection, unit_vector
 
 SMALL = 16
 
@@ -72,9 +74,9 @@ def normal_form(
     factors = structured_factors(unitary)
     if isinstance(factors, str):
         return Dense(unitary.as_matrix(dtype, device))
-    if unitary.size <= SMALL:
-        return Dense(product(unitary, factors, dtype, device))
-    return structured(unitary, dtype, device)
+    own, device = unitary.dtype_and_device(dtype, device)
+    form = product if unitary.size <= SMALL else structured
+    return form(factors, own if dtype is None else dtype, device)
 
 
 def describe(unitary: Unitary) -> str:
@@ -103,6 +105,11 @@ def structured_factors(unitary: Unitary) -> list[tuple[Unitary, bool]] | str:
     Classes are matched exactly: a subclass of `Diagonal` may be anything.
     """
     lowered = unitary.lower()
+    if not isinstance(lowered, Unitary) or lowered.size != unitary.size:
+        raise TypeError(
+            f"lower() must return the same matrix of size {unitary.size} as a Unitary; that of "
+            f"{type(unitary).__name__} returned {lowered!r}."
+        )
     product = list(lowered.factors) if type(lowered) is Compose else [lowered]
     factors = [(f.of, True) if type(f) is Adjoint else (f, False) for f in product]
     for factor, _ in factors:
@@ -124,18 +131,14 @@ def structured_factors(unitary: Unitary) -> list[tuple[Unitary, bool]] | str:
 
 
 def structured(
-    unitary: Unitary, dtype: torch.dtype | None = None, device: torch.device | None = None
+    factors: list[tuple[Unitary, bool]], dtype: torch.dtype, device: torch.device | None
 ) -> Structured:
-    """Return the structured form of a W that has one; computed in float64, cast at the end."""
-    factors = structured_factors(unitary)
-    if isinstance(factors, str):
-        raise ValueError(f"W has no structured form: {factors}.")
-    dtype, device = unitary.native(dtype, device)
+    """Return the structured form of a product; computed in float64, cast at the end."""
     parts = [_part(factor, adjoint) for factor, adjoint in factors]
     pair = [place for place, part in enumerate(parts) if part.kind is Fourier]
     first, second = pair or (len(parts), len(parts))  # without F, d = e = 1 stand for the pair
     left, middle, right = parts[:first], parts[first + 1 : second], parts[second + 1 :]
-    n = unitary.size
+    n = factors[0][0].size
     if pair:  # F = F⁻¹J = JF⁻¹ with (Jz)_j = z[−j]: a pair of another kind is F⁻¹ … F too
         mirror = (-torch.arange(n, device=device)) % n
         if not factors[first][1]:
@@ -153,7 +156,7 @@ def structured(
         if part.kind is Diagonal:
             e = part.value * e
         elif part.kind is Permutation:
-            e, index = e[part.value], index[part.value]
+            e, index = permute(e, part.value), permute(index, part.value)
 
     left_columns, right_columns = [], []
     for place in reversed(range(len(parts))):
@@ -173,17 +176,13 @@ def structured(
 
 
 def product(
-    unitary: Unitary,
-    factors: list[tuple[Unitary, bool]],
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-) -> Tensor:
-    """Return the dense matrix of a product of built-in factors; in float64, cast at the end."""
-    dtype, device = unitary.native(dtype, device)
-    rows = torch.eye(unitary.size, dtype=torch.complex128, device=device)
+    factors: list[tuple[Unitary, bool]], dtype: torch.dtype, device: torch.device | None
+) -> Dense:
+    """Return the dense matrix of a product; computed in float64, cast at the end."""
+    rows = torch.eye(factors[0][0].size, dtype=torch.complex128, device=device)
     for factor, adjoint in reversed(factors):
         rows = _part(factor, adjoint).prepared.apply(rows)
-    return rows.mT.to(dtype)
+    return Dense(rows.mT.to(dtype))
 
 
 class _Part(NamedTuple):
@@ -198,22 +197,17 @@ def _part(factor: Unitary, adjoint: bool) -> _Part:
     if isinstance(factor, Diagonal):
         phase = factor.phase.double()
         d = torch.complex(phase.cos(), -phase.sin() if adjoint else phase.sin())
-        return _Part(Diagonal, d, Prepared(lambda z: d * z, lambda z: d.conj() * z))
+        return _Part(Diagonal, d, rotation(d))
     if isinstance(factor, Reflection):
         v = unit_vector(factor.vector.double())
-
-        def reflect(z: Tensor) -> Tensor:
-            return z - 2 * (v.conj() * z).sum(-1, keepdim=True) * v
-
-        return _Part(Reflection, v, Prepared(reflect, reflect))
+        return _Part(Reflection, v, reflection(v))
     if isinstance(factor, Permutation):
         return _permutation(factor.index.argsort() if adjoint else factor.index)
     return _Part(Fourier, torch.empty(0), Prepared(ifft, fft) if adjoint else Prepared(fft, ifft))
 
 
 def _permutation(index: Tensor) -> _Part:
-    inverse = index.argsort()
-    return _Part(Permutation, index, Prepared(lambda z: z[..., index], lambda z: z[..., inverse]))
+    return _Part(Permutation, index, permutation(index))
 
 
 def _phases(parts: list[_Part], one: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 Shapes: L steps, N sequences, H inputs, n units, k outputs.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,6 +14,8 @@ from urnn.nonlinearity import Nonlinearity, prepare_mod_relu
 from urnn.ops.recurrence import Answer, Network, Request, flip_time, real_output, token_message
 from urnn.ops.stretches import plan
 from urnn.unitary import Prepared
+
+Stretch = Callable[[Tensor, Tensor], tuple[Tensor | None, Tensor]]
 
 
 def reasons(request: Request) -> list[str]:
@@ -25,24 +29,25 @@ def run(request: Request) -> list[Answer]:
 
 
 def scan(network: Network, request: Request) -> Answer:
-    """Run one network over x, step by step: equations 1, 8 and 10 of the paper."""
+    """Run one network over x, step by step: equations 1, 8 and 9 of the paper."""
     W = network.unitary.prepare()
     sigma = nonlinearity(network)
     x = flip_time(request.x, request.lengths) if network.reverse else request.x
+    stretches = plan(request.steps)
     outputs: list[Tensor] = []
     h = network.h_0
 
-    for start, stop in plan(request.steps):
+    # split, because slices x[start:stop] would each have a gradient of the size of all of x
+    pieces = x.split([stop - start for start, stop in stretches])
+    for (start, _), piece in zip(stretches, pieces, strict=True):
 
         def stretch(x: Tensor, h: Tensor, start: int = start) -> tuple[Tensor | None, Tensor]:
             return _stretch(network, request, W, sigma, x, h, start)
 
         if request.constant and torch.is_grad_enabled():
-            output, h = checkpoint(
-                stretch, x[start:stop], h, use_reentrant=False, preserve_rng_state=False
-            )
+            output, h = _recomputed(_guarded(stretch, network, request), piece, h)
         else:
-            output, h = stretch(x[start:stop], h)
+            output, h = stretch(piece, h)
         if output is not None:
             outputs.append(output)
 
@@ -50,6 +55,39 @@ def scan(network: Network, request: Request) -> Answer:
         return read(network, h), h
     output = torch.cat(outputs)
     return (flip_time(output, request.lengths) if network.reverse else output), h
+
+
+def _guarded(stretch: Stretch, network: Network, request: Request) -> Stretch:
+    """Return the stretch, which raises where a parameter has changed when it is run again."""
+    W, found = network.unitary, [network.input_weight, network.bias, network.readout]
+    tensors = [*W.parameters(), *W.buffers(), *found, request.lengths]
+    if torch.compiler.is_compiling():
+        return stretch
+    versions = [None if t is None else t._version for t in tensors]
+
+    def run(x: Tensor, h: Tensor) -> tuple[Tensor | None, Tensor]:
+        if versions != [None if t is None else t._version for t in tensors]:
+            raise RuntimeError(
+                "a parameter was modified in place between the forward and the backward pass, "
+                "which recomputes with it (memory='constant')."
+            )
+        return stretch(x, h)
+
+    return run
+
+
+def _recomputed(stretch: Stretch, x: Tensor, h: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Run a stretch that keeps nothing, and runs again for its backward pass."""
+    try:
+        answer: tuple[Tensor | None, Tensor] = checkpoint(stretch, x, h, use_reentrant=False)
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+        raise RuntimeError(
+            "memory='constant' in the reference engine does not work within torch.func "
+            "transforms; use memory='full' there."
+        ) from error
+    return answer
 
 
 def _stretch(
@@ -97,10 +135,26 @@ def project(x: Tensor, input_weight: Tensor | None) -> Tensor:
 def nonlinearity(network: Network) -> Nonlinearity:
     """Return σ of a network, with what depends on b alone computed once."""
     if network.nonlinearity is not None:
-        return network.nonlinearity
+        return _checked(network.nonlinearity)
     if network.bias is None:
         return lambda z: z
     return prepare_mod_relu(network.bias, network.leak)
+
+
+def _checked(nonlinearity: Nonlinearity) -> Nonlinearity:
+    """Return a user's own σ, which raises where it changes the shape or dtype."""
+
+    def sigma(z: Tensor) -> Tensor:
+        h = nonlinearity(z)
+        if not isinstance(h, Tensor) or h.shape != z.shape or h.dtype != z.dtype:
+            given = f"{h.dtype} {tuple(h.shape)}" if isinstance(h, Tensor) else type(h).__name__
+            raise TypeError(
+                f"nonlinearity must return {z.dtype} of shape {tuple(z.shape)}, like its "
+                f"argument; it returned {given}."
+            )
+        return h
+
+    return sigma
 
 
 def read(network: Network, h: Tensor) -> Tensor:

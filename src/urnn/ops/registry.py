@@ -17,6 +17,7 @@ from urnn.ops import stretches
 from urnn.ops.manual import Manual
 from urnn.ops.recurrence import token_message
 from urnn.ops.stretches import Engine, Recurrence, differentiable
+from urnn.precision import full_precision
 
 ENGINES: dict[str, Engine] = {"manual": Manual()}
 
@@ -54,7 +55,7 @@ def _keep(memory: str, tensors: Sequence[Tensor | None]) -> str:
     return memory if any(t is not None and t.requires_grad for t in tensors) else "nothing"
 
 
-@torch._dynamo.allow_in_graph
+@torch.compiler.allow_in_graph
 def _apply(
     engine: str, memory: str, keep: str, last: bool, leak: float, *tensors: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,9 +94,10 @@ def _scan_backward(
     r = _resolved(*recurrence)
     grad_output = None if grad_output is None else grad_output.resolve_conj()
     grad_h = grad_h.resolve_conj()
-    sums, g = stretches.backward(
-        ENGINES[engine], r, kept, constant, input_gradient, grad_output, grad_h
-    )
+    with full_precision(grad_h.device):
+        sums, g = stretches.backward(
+            ENGINES[engine], r, kept, constant, input_gradient, grad_output, grad_h
+        )
     found = [sums.x, sums.table, g.clone(), sums.bias, sums.readout, None, *sums.matrix]
     return [_none(r) if gradient is None else gradient for gradient in found]
 
@@ -154,14 +156,14 @@ def _check_tokens(recurrence: Recurrence) -> None:
         raise IndexError(token_message(x, table.shape[1]))
 
 
-for _device in ("CPU", "CUDA", "MPS", "XPU"):
+for _device in ("CPU", "CUDA"):
     _library.impl("scan", _scan, _device)
     _library.impl("scan_backward", _scan_backward, _device)
 torch.library.register_fake("urnn::scan", _scan_fake, lib=_library)
 torch.library.register_fake("urnn::scan_backward", _scan_backward_fake, lib=_library)
 
 
-class _ReverseModeOnce:
+class _NoForwardMode:
     """What neither Function offers, said when it is asked for."""
 
     @staticmethod
@@ -172,7 +174,7 @@ class _ReverseModeOnce:
         )
 
 
-class Scan(_ReverseModeOnce, torch.autograd.Function):
+class Scan(_NoForwardMode, torch.autograd.Function):
     """The operator with its backward pass, for every way in which torch differentiates."""
 
     @staticmethod
@@ -203,7 +205,7 @@ class Scan(_ReverseModeOnce, torch.autograd.Function):
         return _fold(Scan, info.batch_size, in_dims, options, *tensors)
 
 
-class ScanBackward(_ReverseModeOnce, torch.autograd.Function):
+class ScanBackward(_NoForwardMode, torch.autograd.Function):
     """The backward pass as a node of its own, so that differentiating it again raises."""
 
     @staticmethod

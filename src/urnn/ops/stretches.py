@@ -127,14 +127,17 @@ def forward(
     for i, (start, stop) in enumerate(stretches):
         if keep == "constant":
             kept[:, i] = h
-        states = None if last else h.new_empty((G, stop - start, N, n))
+        o, states = output[:, start:stop], None
+        if not last:
+            states = o if recurrence.readout is None else h.new_empty((G, stop - start, N, n))
         z, h = engine.forward(recurrence, h, start, stop, states)
         if keep == "full":
             kept[:, start:stop] = z
-        if states is not None:
-            o = states if recurrence.readout is None else engine.read(recurrence, states)
-            inside = _inside(recurrence.lengths, start, stop)
-            output[:, start:stop] = o if inside is None else o.where(inside, 0)
+        if states is not None and recurrence.readout is not None:
+            o.copy_(engine.read(recurrence, states))
+        inside = _inside(recurrence.lengths, start, stop)
+        if states is not None and inside is not None:
+            o.masked_fill_(~inside, 0)
     return output, h.clone(), kept
 
 

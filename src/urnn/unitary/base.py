@@ -10,7 +10,7 @@ from typing import NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-from urnn.validation import positive_integer
+from urnn.validation import check_complex, positive_integer
 
 
 class Prepared(NamedTuple):
@@ -46,16 +46,7 @@ class Unitary(nn.Module, ABC):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return Wz for complex z of shape (…, n)."""
-        if not z.is_complex():
-            raise TypeError(
-                f"a unitary matrix acts on complex tensors; got {z.dtype}. "
-                "Use z.to(torch.complex64)."
-            )
-        if z.dim() == 0 or z.shape[-1] != self.size:
-            raise ValueError(
-                f"{type(self).__name__}({self.size}) acts on a last dimension of {self.size}; "
-                f"got a tensor of shape {tuple(z.shape)}."
-            )
+        check_complex(f"{type(self).__name__}({self.size})", z, self.size)
         return self.prepare().apply(z)
 
     @property
@@ -76,24 +67,24 @@ class Unitary(nn.Module, ABC):
     ) -> Tensor:
         """Return W as a dense complex (n, n) tensor, differentiable in the parameters.
 
-        dtype (complex) and device are those of W's own tensors unless given.
+        It is computed in the precision of W's own tensors, on their device, and then given the
+        dtype asked for; a W without tensors (F) is computed in that dtype, on that device.
         """
-        dtype, device = self.native(dtype, device)
-        identity = torch.eye(self.size, dtype=dtype, device=device)
-        return self.prepare().apply(identity).mT  # row j of apply(I) is W e_j, column j of W
+        own, device = self.dtype_and_device(dtype, device)
+        identity = torch.eye(self.size, dtype=own, device=device)
+        matrix = self.prepare().apply(identity).mT  # row j of apply(I) is W e_j, column j of W
+        return matrix if dtype is None else matrix.to(dtype)
 
-    def native(
+    def dtype_and_device(
         self, dtype: torch.dtype | None = None, device: torch.device | None = None
     ) -> tuple[torch.dtype, torch.device | None]:
-        """Return the complex dtype and the device of W's own tensors, where none is given."""
+        """Return the complex dtype and the device of W's tensors, or those given if it has none."""
         tensors = [*self.parameters(), *self.buffers()]
         floating = [t.dtype for t in tensors if t.is_floating_point() or t.is_complex()]
-        if dtype is None:
+        if floating or dtype is None:
             dtype = reduce(torch.promote_types, floating or [torch.get_default_dtype()])
             dtype = torch.promote_types(dtype, torch.complex64)
-        if device is None and tensors:
-            device = tensors[0].device
-        return dtype, device
+        return dtype, tensors[0].device if tensors else device
 
     def extra_repr(self) -> str:
         return str(self.size)
@@ -103,6 +94,8 @@ class Adjoint(Unitary):
     """W* of a given W: the same preparation with its two functions swapped."""
 
     def __init__(self, of: Unitary) -> None:
+        if not isinstance(of, Unitary):
+            raise TypeError(f"Adjoint is the adjoint of a Unitary; got {of!r}.")
         super().__init__(of.size)
         self.of = of
 
@@ -200,21 +193,19 @@ class Compose(Unitary):
         return Prepared(_chain(apply), _chain(adjoint))
 
     def lower(self) -> Unitary:
-        if not any(_says_otherwise(factor) for factor in self.factors):
-            return self
-        return Compose(*(factor.lower() for factor in self.factors))
+        factors = list(self.factors)
+        lowered = [factor.lower() for factor in factors]
+        same = all(a is b for a, b in zip(lowered, factors, strict=True))
+        return self if same else Compose(*lowered)
 
     @property
     def H(self) -> Unitary:
+        if type(self) is not Compose:  # a user's own may have another prepare
+            return Adjoint(self)
         return Compose(*(factor.H for factor in reversed(self.factors)))
 
     def __repr__(self) -> str:
         return " @ ".join(repr(factor) for factor in self.factors)
-
-
-def _says_otherwise(factor: Unitary) -> bool:
-    base = factor.of if isinstance(factor, Adjoint) else factor
-    return type(base).lower is not Unitary.lower
 
 
 def _parts(unitary: Unitary) -> list[Unitary]:

@@ -40,6 +40,10 @@ class Diagonal(Unitary):
         init.phase_(self.phase)
 
     def prepare(self) -> Prepared:
-        d = torch.complex(self.phase.cos(), self.phase.sin())
-        d_conj = d.conj()
-        return Prepared(lambda z: d * z, lambda z: d_conj * z)
+        return rotation(torch.complex(self.phase.cos(), self.phase.sin()))
+
+
+def rotation(d: Tensor) -> Prepared:
+    """Return z ↦ d ⊙ z for numbers d of modulus 1."""
+    d_conj = d.conj()
+    return Prepared(lambda z: d * z, lambda z: d_conj * z)

@@ -35,8 +35,11 @@ class Permutation(Unitary):
             self.register_buffer("index", torch.empty(self.size, dtype=torch.int64, device=device))
             self.reset_parameters()
             return
+        if not isinstance(index, Tensor | list | tuple):
+            raise TypeError(f"index must be a tensor or list of integers; got {index!r}.")
         given = torch.as_tensor(index, device=device)
-        if given.shape != (self.size,) or given.is_floating_point() or given.is_complex():
+        integers = given.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+        if given.shape != (self.size,) or not integers:
             raise ValueError(
                 f"index needs {self.size} integers; got {given.dtype} of shape "
                 f"{tuple(given.shape)}."
@@ -55,9 +58,13 @@ class Permutation(Unitary):
             self.index.copy_(torch.randperm(self.size, device=self.index.device))
 
     def prepare(self) -> Prepared:
-        index = self.index
-        inverse = index.argsort()
-        return Prepared(lambda z: permute(z, index), lambda z: permute(z, inverse))
+        return permutation(self.index)
+
+
+def permutation(index: Tensor) -> Prepared:
+    """Return z ↦ z[…, index]."""
+    inverse = index.argsort()
+    return Prepared(lambda z: permute(z, index), lambda z: permute(z, inverse))
 
 
 def permute(z: Tensor, index: Tensor) -> Tensor:

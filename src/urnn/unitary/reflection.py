@@ -43,14 +43,17 @@ class Reflection(Unitary):
         init.reflection_(self.vector)
 
     def prepare(self) -> Prepared:
-        v = unit_vector(self.vector)
-        v_conj = v.conj()
+        return reflection(unit_vector(self.vector))
 
-        def reflect(z: Tensor) -> Tensor:
-            dot = (z * v_conj).sum(-1, keepdim=True)  # v*z
-            return z - 2 * dot * v
 
-        return Prepared(reflect, reflect)
+def reflection(v: Tensor) -> Prepared:
+    """Return z ↦ z − 2v v*z for a unit vector v."""
+    v_conj = v.conj()
+
+    def reflect(z: Tensor) -> Tensor:
+        return z - 2 * (z * v_conj).sum(-1, keepdim=True) * v
+
+    return Prepared(reflect, reflect)
 
 
 def unit_vector(vector: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """The paper's naive W = V D V*, and Lemma 1's real orthogonal matrix."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -56,6 +58,19 @@ class Spectral(Unitary):
             else:
                 V = _haar(torch.complex(*torch.randn_like(self.basis)))
             self.basis.copy_(torch.stack([V.real, V.imag]))
+
+    def _apply(self, function: Callable[..., Tensor], recurse: bool = True) -> "Spectral":
+        """Convert as any module; a V that comes to float64 is made unitary to float64.
+
+        V(3 − V*V)/2 squares the distance of V from the unitary matrices.
+        """
+        before = self.basis.dtype
+        super()._apply(function, recurse)
+        if self.basis.dtype == torch.float64 != before:
+            V = torch.complex(self.basis[0], self.basis[1])
+            V = 1.5 * V - 0.5 * V @ (V.mH @ V)
+            self.basis = torch.stack([V.real, V.imag])
+        return self
 
     def prepare(self) -> Prepared:
         V = torch.complex(self.basis[0], self.basis[1])
