@@ -213,6 +213,39 @@ def test_calls_of_the_function(args, kwargs, error, words):
         unitary_scan(x, h_0, arjovsky(4) if W is None else W, *rest, **kwargs)
 
 
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            lambda: UnitaryRNN(3, 4, nonlinearity=lambda z: z.abs())(X),
+            TypeError,
+            ["complex64", "float32 (2, 4)"],
+        ),
+        (lambda: urnn.ModReLU(3)(complex_zeros(2, 4)), ValueError, ["ModReLU", "3", "(2, 4)"]),
+        (lambda: urnn.SplitReLU(3)(torch.zeros(3)), TypeError, ["SplitReLU", "complex", "float32"]),
+        (lambda: UnitaryRNN(3, 4)(X.to_sparse()), TypeError, ["dense", "sparse"]),
+        (lambda: UnitaryRNN(torch.tensor(3.0), 4), TypeError, ["input_size", "tensor(3.)"]),
+        (
+            lambda: UnitaryRNN(3, 4, unitary=torch.nn.Linear(3, 3)),
+            TypeError,
+            ["callable n -> Unitary"],
+        ),
+        (lambda: setattr_and_run("backend", "manul"), ValueError, ["'manul'", "'manual'"]),
+        (lambda: setattr_and_run("memory", "constan"), ValueError, ["'constan'", "'constant'"]),
+        (lambda: setattr_and_run("outputs", "lst"), ValueError, ["'lst'", "'last'"]),
+    ],
+)
+def test_what_else_goes_wrong(call, error, words):
+    with pytest.raises(error, match=quotes(*words)):
+        call()
+
+
+def setattr_and_run(name, value):
+    rnn = UnitaryRNN(3, 4)
+    setattr(rnn, name, value)
+    rnn(X)
+
+
 def test_mod_relu_checks_what_it_is_given():
     z, b = torch.zeros(3, dtype=torch.complex64), torch.zeros(3)
     for args, error, words in (
@@ -259,6 +292,12 @@ def test_use_backend_holds_in_its_block_and_explain_says_so(capsys):
     assert "layer 1" in text and "dense 40 × 40 matrix" in text and "Spectral is none of" in text
     with urnn.use_backend("reference"):
         assert "'reference' engine, which was named" in urnn.explain(rnn, X)
+    assert urnn.explain(rnn, X) == text
+    again = urnn.use_backend("reference")
+    with again:
+        pass
+    with again:
+        assert "which was named" in urnn.explain(rnn, X)
     assert urnn.explain(rnn, X) == text
     packed = pack_sequence([torch.zeros(3, 3), torch.zeros(2, 3)])
     assert urnn.explain(rnn, packed) == text

@@ -384,6 +384,32 @@ def test_autocast(half, backend):
     assert embed.weight.grad.isfinite().all()
 
 
+def test_autocast_around_the_backward_pass():
+    rnn, x = UnitaryRNN(8, 20, output_size=2, backend="manual"), torch.randn(40, 2, 8)
+    truth = gradients(rnn, x)
+    rnn.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cost(rnn(x)).backward()
+    assert_close({n: p.grad for n, p in rnn.named_parameters()}, truth, 1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_vmap_over_lengths(backend):
+    W, V, x = urnn.unitary.arjovsky(20), torch.randn(40, 3), torch.randn(6, 2, 3)
+    lengths = torch.tensor([6, 3])
+
+    def one(V, x, length):
+        lengths = length[None]
+        found, _ = urnn.functional.unitary_scan(
+            x[:, None], None, W, V, None, lengths=lengths, backend=backend
+        )
+        return found.sum()
+
+    found = vmap(grad(one), (None, 1, 0))(V, x, lengths)
+    each = [grad(one)(V, x[:, i], lengths[i]) for i in range(2)]
+    torch.testing.assert_close(found, torch.stack(each), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_autocast_of_the_cell(half):
     cell, x = UnitaryRNNCell(3, 20), torch.randn(2, 3)

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import urnn
@@ -392,6 +393,24 @@ def test_parameter_groups():
     names = {id(p): n for n, p in rnn.named_parameters()}
     kinds = {names[id(p)].split(".")[-1] for p in spared["params"]}
     assert kinds == {"phase", "vector", "bias", "initial_state", "readout_bias"}
+
+
+def test_parameter_groups_know_a_parametrised_matrix():
+    rnn = UnitaryRNN(3, 4, output_size=2)
+    parametrizations.weight_norm(rnn.cells[0], "input_weight")
+    prune.l1_unstructured(rnn, "readout_weight", 0.5)
+    decayed, _ = rnn.parameter_groups()
+    names = {id(p): name for name, p in rnn.named_parameters()}
+    assert {names[id(p)] for p in decayed["params"]} == {
+        "cells.0.parametrizations.input_weight.original0",
+        "cells.0.parametrizations.input_weight.original1",
+        "readout_weight_orig",
+    }
+
+
+def test_dropout_without_a_layer_above_warns():
+    with pytest.warns(UserWarning, match="dropout acts between layers: dropout=0.1"):
+        UnitaryRNN(3, 4, dropout=0.1)
 
 
 def test_the_initialisation_of_a_layer_does_not_touch_its_neighbours():

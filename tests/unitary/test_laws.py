@@ -239,6 +239,30 @@ def test_the_adjoint_may_come_first():
     torch.testing.assert_close(W.as_matrix(), M)
 
 
+class Turned(Compose):
+    """A user's own product, which is not the product of its factors."""
+
+    def prepare(self):
+        p = super().prepare()
+        return Prepared(lambda z: 1j * p.apply(z), lambda z: -1j * p.adjoint(z))
+
+
+def test_the_adjoint_of_a_subclass_of_compose():
+    z = torch.randn(3, dtype=torch.complex64)
+    W = Turned(Diagonal(3), Reflection(3))
+    torch.testing.assert_close(W.H(W(z)), z)
+    W = Diagonal(3) @ W
+    torch.testing.assert_close(W.H(W(z)), z)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_spectral_that_becomes_float64_is_unitary_to_float64(real):
+    W = Spectral(33, real=real).double()
+    M = W.as_matrix()
+    assert (M @ M.mH - torch.eye(33)).abs().max() < 1e-13
+    assert not real or M.imag.abs().max() < 1e-13
+
+
 class Rotation(Unitary):
     """A user's own: one rotation of the first two coordinates."""
 

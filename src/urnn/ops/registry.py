@@ -244,16 +244,18 @@ def _fold(
     function: Any, batch: int, in_dims: tuple[Any, ...], options: Options, *tensors: Tensor | None
 ) -> Any:
     """Run a batch of B calls on G networks each as one call on B·G networks."""
-    folded: list[Tensor | None] = []
-    for t, dim in zip(tensors, in_dims[1:], strict=True):
-        if t is None:
-            folded.append(None)
-        else:
-            batched = t.expand(batch, *t.shape) if dim is None else t.movedim(dim, 0)
-            folded.append(batched.flatten(0, 1))
+    folded = [_folded(t, dim, batch) for t, dim in zip(tensors, in_dims[1:], strict=True)]
     outputs = function.apply(options, *folded)
     G = outputs[0].shape[0] // batch
     return tuple(o.unflatten(0, (batch, G)) for o in outputs), (0,) * len(outputs)
+
+
+def _folded(t: Tensor | None, dim: int | None, batch: int) -> Tensor | None:
+    """Return a tensor with its batch folded into the axis of networks."""
+    if t is None:
+        return None
+    batched = t.expand(batch, *t.shape) if dim is None else t.movedim(dim, 0)
+    return batched.flatten(0, 1)
 
 
 # The bare operator, as it stands in a graph that torch.export made, has the same backward pass,

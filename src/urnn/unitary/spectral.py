@@ -62,13 +62,14 @@ class Spectral(Unitary):
     def _apply(self, function: Callable[..., Tensor], recurse: bool = True) -> "Spectral":
         """Convert as any module; a V that comes to float64 is made unitary to float64.
 
-        V(3 − V*V)/2 squares the distance of V from the unitary matrices.
+        V(3 − V*V)/2 squares the distance of V from the unitary matrices, 1e-6 at first.
         """
         before = self.basis.dtype
-        super()._apply(function, recurse)
+        super()._apply(function, recurse)  # type: ignore[no-untyped-call]
         if self.basis.dtype == torch.float64 != before:
             V = torch.complex(self.basis[0], self.basis[1])
-            V = 1.5 * V - 0.5 * V @ (V.mH @ V)
+            for _ in range(2):
+                V = 1.5 * V - 0.5 * V @ (V.mH @ V)
             self.basis = torch.stack([V.real, V.imag])
         return self
 
