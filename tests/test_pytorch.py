@@ -506,10 +506,10 @@ def test_lightning():
     assert moved == {f"rnn.{name}" for name, _ in module.rnn.named_parameters()}
 
 
-def _train_one_step(rank, folder, state, x):
+def _train_one_step(rank, port, folder, state, x):
     torch.set_num_threads(1)
-    meeting = (folder / "meeting").as_uri()
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False, use_libuv=False)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     rnn = UnitaryRNN(3, 20, output_size=2, bidirectional=True, dtype=torch.float64)
     rnn.load_state_dict(state)
     parallel = nn.parallel.DistributedDataParallel(rnn)
@@ -523,7 +523,10 @@ def _train_one_step(rank, folder, state, x):
 def test_ddp_on_two_processes_equals_the_joined_batch(tmp_path):
     rnn = make(3, 20, output_size=2, bidirectional=True)
     x = randn(6, 4, 3)
-    torch.multiprocessing.spawn(_train_one_step, (tmp_path, rnn.state_dict(), x), nprocs=2)
+    # the store outlives both processes, and has its port before they start
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, use_libuv=False)
+    args = (store.port, tmp_path, rnn.state_dict(), x)
+    torch.multiprocessing.spawn(_train_one_step, args, nprocs=2)
     rnn(x)[0].square().mean().backward()
     assert_close(
         torch.load(tmp_path / "gradients.pt"), {n: p.grad for n, p in rnn.named_parameters()}
