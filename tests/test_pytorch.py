@@ -118,6 +118,7 @@ def test_extra_repr():
     text = repr(rnn)
     assert text.startswith("UnitaryRNN(\n  3, 8, num_layers=2, dropout=0.1, output_size=2\n")
     assert "Diagonal(8) @ Reflection(8) @ Fourier(8).H @ Diagonal(8) @ Permutation(8)" in text
+    assert repr(UnitaryRNN(3, 8, bias=False)).startswith("UnitaryRNN(\n  3, 8, bias=False\n")
     assert "nonlinearity='leaky_modrelu'" in repr(UnitaryRNN(3, 8, nonlinearity="leaky_modrelu"))
 
 

@@ -313,6 +313,7 @@ class UnitaryRNN(nn.Module):
         parts = [f"{self.input_size}, {self.hidden_size}"]
         defaults: dict[str, object] = {
             "num_layers": 1,
+            "bias": True,
             "batch_first": False,
             "dropout": 0.0,
             "bidirectional": False,
