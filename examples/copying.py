@@ -81,10 +81,9 @@ def draw(losses: list[float], delay: int, path: Path) -> None:
     axes.axhline(baseline, color="#d55e00", linestyle="--", label="memoryless baseline")
     axes.annotate(
         "below here, it remembers",
-        (len(losses) * 0.98, baseline),
-        xytext=(0, -14),
+        (0, baseline),
+        xytext=(6, -14),
         textcoords="offset points",
-        ha="right",
         color="#d55e00",
     )
     axes.set(
