@@ -38,6 +38,20 @@ def make(*args, **kwargs):
     return rnn
 
 
+class Cayley(urnn.unitary.Unitary):
+    """A matrix of a user's own, which no structured form serves."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.generator = nn.Parameter(torch.randn(2, n, n) / n**0.5)
+
+    def prepare(self):
+        B = torch.complex(self.generator[0], self.generator[1])
+        A, identity = B - B.mH, torch.eye(self.size, dtype=B.dtype)
+        W = torch.linalg.solve(identity + A, identity - A)
+        return urnn.unitary.Prepared(lambda z: z @ W.mT, lambda z: z @ W.conj())
+
+
 def randn(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
@@ -195,6 +209,7 @@ def test_compile(compiler, backend):
         {"memory": "constant", "nonlinearity": "leaky_modrelu"},
         {"outputs": "last", "nonlinearity": "modrelu_nonpositive"},
         {"unitary": "spectral", "bidirectional": True},
+        {"unitary": Cayley},
     ],
 )
 def test_compile_of_other_layers(kwargs):
@@ -242,6 +257,13 @@ def test_export_with_a_dynamic_length(memory, nonlinearity, tmp_path):
     assert_close(found, truth)
 
 
+def test_export_of_a_matrix_of_one_s_own():
+    rnn, x = make(3, 20, unitary=Cayley), randn(6, 4, 3)
+    module = torch.export.export(rnn, (x,), dynamic_shapes=({0: torch.export.Dim("L")},)).module()
+    x = randn(9, 4, 3)
+    torch.testing.assert_close(module(x)[0], rnn(x)[0])
+
+
 def test_export_of_the_reference_loop_at_a_fixed_length():
     rnn = make(3, 8, output_size=2, backend="reference")
     x = randn(6, 4, 3)
@@ -279,7 +301,7 @@ def test_func_gradients_per_sample(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("unitary", ["arjovsky", "spectral"])
+@pytest.mark.parametrize("unitary", ["arjovsky", "spectral", Cayley])
 def test_func_ensembles(unitary, backend):
     rnns = [make(3, 20, output_size=2, unitary=unitary, backend=backend) for _ in range(3)]
     x = randn(6, 2, 3)
@@ -342,26 +364,36 @@ def test_compile_of_func_grad(per_sample, compiler):
 
 
 @pytest.mark.parametrize("keep", ["full", "constant"])
-def test_opcheck(keep):
-    G, L, N, n, k = 2, 5, 3, 4, 2
-    c64 = {"dtype": torch.complex128, "requires_grad": True}
-    matrix = [
-        torch.randn(G, n, **c64),
-        torch.randn(G, n, **c64),
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("x", ["real", "tokens", "complex"])
+@pytest.mark.parametrize("last", [False, True])
+def test_opcheck(last, x, dense, keep):
+    G, L, N, H, n, k = 2, 5, 3, 3, 4, 2
+    f64 = {"dtype": torch.float64, "requires_grad": True}
+    c128 = {"dtype": torch.complex128, "requires_grad": True}
+    structured = [
+        torch.randn(G, n, **c128),
+        torch.randn(G, n, **c128),
         torch.stack([torch.randperm(n) for _ in range(G)]),
-        torch.randn(G, n, 1, **c64),
-        torch.randn(G, n, 1, **c64),
-        torch.zeros(G, n, dtype=torch.float64, requires_grad=True),
+        torch.randn(G, n, 1, **c128),
+        torch.randn(G, n, 1, **c128),
+        torch.zeros(G, n, **f64),
     ]
+    inputs = {
+        "real": torch.randn(G, L, N, H, **f64),
+        "tokens": torch.randint(H, (G, L, N)),
+        "complex": torch.randn(G, L, N, n, **c128),
+    }
     args = (
-        *("manual", keep, False),
-        torch.randn(G, L, N, 3, dtype=torch.float64, requires_grad=True),
-        torch.randn(G, 3, n, **c64),
-        torch.randn(G, N, n, **c64),
-        torch.randn(G, n, dtype=torch.float64, requires_grad=True),
-        torch.randn(G, k, n, **c64),
+        *("manual", keep, last),
+        inputs[x],
+        None if x == "complex" else torch.randn(G, H, n, **c128),
+        torch.randn(G, N, n, **c128),
+        torch.randn(G, n, **f64),
+        None if last else torch.randn(G, k, n, **c128),
         torch.tensor([[5, 2, 3]] * G),
-        *(matrix, 0.0),
+        *([torch.randn(G, n, n, **c128)] if dense else structured,),
+        0.0,
     )
     torch.library.opcheck(torch.ops.urnn.scan.default, args)
 

@@ -4,15 +4,16 @@ import operator
 from collections.abc import Collection
 from difflib import get_close_matches
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
-def positive_integer(name: str, value: object) -> int:
+def positive_integer(name: str, value: Any) -> int:
     """Return value if it is an integer ≥ 1, else raise and say so."""
     try:
-        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None:

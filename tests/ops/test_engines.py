@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from urnn import SplitReLU
 from urnn.functional import unitary_scan
 from urnn.ops import dispatch
 from urnn.unitary import Diagonal, Reflection, Spectral, Unitary, arjovsky
@@ -189,16 +190,38 @@ def test_wide(n, N, L, sign):
 
 @pytest.mark.parametrize("backend", ["reference", *ENGINES])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_stays_in_its_sequence(backend, bad):
-    W, V, b = arjovsky(20), torch.randn(40, 2), -0.1 * torch.rand(20)
+@pytest.mark.parametrize("matrix", ["arjovsky", "spectral"])
+@pytest.mark.parametrize("readout", [False, True])
+@pytest.mark.parametrize("leak", [0.0, 0.5])
+def test_what_is_not_finite_stays_in_its_sequence(backend, bad, matrix, readout, leak):
+    W, V, b = MATRICES[matrix](20), torch.randn(40, 2), -0.1 * torch.rand(20)
+    options = {"backend": backend, "leak": leak}
+    if readout:
+        options["readout"] = (torch.randn(3, 40), None)
     x = torch.randn(9, 3, 2)
-    clean, _ = unitary_scan(x, None, W, V, b, backend=backend)
+    clean, _ = unitary_scan(x, None, W, V, b, **options)
     x[4, 1, 0] = bad
-    output, h_n = unitary_scan(x, None, W, V, b, backend=backend)
+    output, h_n = unitary_scan(x, None, W, V, b, **options)
     assert output[:, ::2].equal(clean[:, ::2])
     assert output[:4].equal(clean[:4])
     assert not output[4:, 1].isfinite().any()
     assert h_n[::2].isfinite().all() and not h_n[1].isfinite().any()
+
+
+@pytest.mark.parametrize("backend", ["reference", *ENGINES])
+@pytest.mark.parametrize("x", ["real", "tokens", "complex"])
+@pytest.mark.parametrize("outputs", ["all", "last"])
+def test_one_sequence_without_a_batch(outputs, x, backend):
+    case = Case(20, 1, 7, x=x, k=2, outputs=outputs, backend=backend)
+    x = torch.complex(*case.x) if x == "complex" else case.x
+    V = None if case.x_kind == "complex" else case.V
+    options = case.options | {"readout": (case.U, case.b_o)}
+    h_0 = torch.complex(*case.h_0)[0]
+    output, h_n = unitary_scan(x[:, 0], h_0, case.W, V, case.b, **options)
+    batched, h = unitary_scan(x, h_0, case.W, V, case.b, **options)
+    torch.testing.assert_close(output, batched[0] if outputs == "last" else batched[:, 0])
+    torch.testing.assert_close(h_n, h[0])
+    assert output.shape == ((2,) if outputs == "last" else (7, 2))
 
 
 @pytest.mark.parametrize("backend", ["reference", *ENGINES])
@@ -301,6 +324,16 @@ def test_what_changes_before_the_backward_pass_raises_or_does_not_matter(engine,
             assert "modified" in str(error)  # noqa: PT017
         else:
             torch.testing.assert_close(grad, truth)
+
+
+def test_a_module_s_own_parameter_that_changes_raises():
+    sigma, W, V = SplitReLU(20), arjovsky(20), torch.randn(40, 3, requires_grad=True)
+    x = torch.ones(9, 2, 3)
+    output, _ = unitary_scan(x, None, W, V, None, nonlinearity=sigma, memory="constant")
+    with torch.no_grad():
+        sigma.bias.add_(1)
+    with pytest.raises(RuntimeError, match="modified in place"):
+        output.sum().backward()
 
 
 def test_the_reference_is_linear_in_the_length():

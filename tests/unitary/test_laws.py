@@ -290,6 +290,13 @@ def test_a_matrix_of_one_s_own_composes():
 def test_seven_parameters_a_unit():
     for n in (1, 10, 1000):
         assert sum(p.numel() for p in arjovsky(n).parameters()) == 7 * n
+        assert sum(t.numel() for t in arjovsky(n).state_dict().values()) == 8 * n
+
+
+def test_a_size_whose_dense_matrix_would_not_fit():
+    W, z = arjovsky(2**20), torch.randn(2**20, dtype=torch.complex64)  # dense: 8 TiB
+    with torch.no_grad():
+        torch.testing.assert_close(W.H(W(z)), z, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -101,18 +101,25 @@ class Manual:
 
 
 def nonlinearity(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:
-    """Return z ↦ σ(z) = z + b·z/|z| on (G, N, n), or slope·z where σ is linear."""
+    """Return z ↦ σ(z) on (G, N, n)."""
     if recurrence.bias is None:
         return lambda z: z
     b = recurrence.bias[:, None]
-    threshold, slope = linear_piece(b, recurrence.leak)
+    piece = linear_piece(b, recurrence.leak)
+    return lambda z: branches(z, b, *piece)[-1]
 
-    def apply(z: Tensor) -> Tensor:
-        r = z.abs()
-        linear = r <= threshold
-        return torch.where(linear, slope, 1) * z + torch.where(linear, 0, b) * (_inverse(r) * z)
 
-    return apply
+def branches(
+    z: Tensor, b: Tensor, threshold: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return where σ is linear, 1/|z|, p = z/|z| (0 where linear), and σ(z) = z + bp or slope·z."""
+    r = z.abs()
+    linear = r <= threshold
+    # finite at 0 and for a subnormal |z|, which the linear piece covers
+    inverse = r.clamp(min=torch.finfo(r.dtype).tiny).reciprocal()
+    phase = torch.where(linear, 0, inverse) * z
+    state = torch.where(linear, slope, 1) * z + torch.where(linear, 0, b) * phase
+    return linear, inverse, phase, state
 
 
 class Polar(NamedTuple):
@@ -142,18 +149,9 @@ def polar(recurrence: Recurrence, z: Tensor) -> Polar:
     assert recurrence.bias is not None
     b = recurrence.bias[:, None, None]
     threshold, slope = linear_piece(b, recurrence.leak)
-    r = z.abs()
-    linear = r <= threshold
-    inverse = _inverse(r)
-    phase = torch.where(linear, 0, inverse) * z
+    linear, inverse, phase, state = branches(z, b, threshold, slope)
     excess = torch.where(linear, 0, b * inverse)
-    state = torch.where(linear, slope, 1) * z + torch.where(linear, 0, b) * phase
     return Polar(phase, excess, torch.where(linear, slope, 1 + excess), state)
-
-
-def _inverse(r: Tensor) -> Tensor:
-    """Return 1/r, finite at 0 and for subnormal r, which σ's linear piece covers."""
-    return r.clamp(min=torch.finfo(r.dtype).tiny).reciprocal()
 
 
 def application(recurrence: Recurrence) -> Callable[[Tensor], Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from urnn.nonlinearity import Nonlinearity, prepare_mod_relu
@@ -59,10 +59,12 @@ def scan(network: Network, request: Request) -> Answer:
 
 def _guarded(stretch: Stretch, network: Network, request: Request) -> Stretch:
     """Return the stretch, which raises where a parameter has changed when it is run again."""
-    W, found = network.unitary, [network.input_weight, network.bias, network.readout]
-    tensors = [*W.parameters(), *W.buffers(), *found, request.lengths]
     if torch.compiler.is_compiling():
         return stretch
+    W, sigma = network.unitary, network.nonlinearity
+    found = [network.input_weight, network.bias, network.readout, request.lengths]
+    own = sigma.parameters() if isinstance(sigma, nn.Module) else ()
+    tensors = [*W.parameters(), *W.buffers(), *found, *own]
     versions = [None if t is None else t._version for t in tensors]
 
     def run(x: Tensor, h: Tensor) -> tuple[Tensor | None, Tensor]:

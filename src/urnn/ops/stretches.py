@@ -133,10 +133,12 @@ def forward(
         z, h = engine.forward(recurrence, h, start, stop, states)
         if keep == "full":
             kept[:, start:stop] = z
-        if states is not None and recurrence.readout is not None:
+        if states is None:
+            continue
+        if recurrence.readout is not None:
             o.copy_(engine.read(recurrence, states))
         inside = _inside(recurrence.lengths, start, stop)
-        if states is not None and inside is not None:
+        if inside is not None:
             o.masked_fill_(~inside, 0)
     return output, h.clone(), kept
 

@@ -65,7 +65,7 @@ class Spectral(Unitary):
         V(3 − V*V)/2 squares the distance of V from the unitary matrices, 1e-6 at first.
         """
         before = self.basis.dtype
-        super()._apply(function, recurse)  # type: ignore[no-untyped-call]
+        nn.Module._apply(self, function, recurse)
         if self.basis.dtype == torch.float64 != before:
             V = torch.complex(self.basis[0], self.basis[1])
             for _ in range(2):
