@@ -363,6 +363,27 @@ def test_compile_of_func_grad(per_sample, compiler):
     assert_close(found, derivative(detached(rnn), x))
 
 
+@pytest.mark.parametrize("compiler", [None, "eager", "aot_eager"])
+@pytest.mark.parametrize("n", [8, 20])  # dense, in no gauge; structured
+def test_lazy_conjugates_are_conjugated(n, compiler):
+    torch._dynamo.reset()
+    W = urnn.unitary.arjovsky(n, dtype=torch.float64)
+    u = torch.randn(5, 2, n, dtype=torch.complex128)
+    W.requires_grad_(False)
+
+    def conjugated(b):
+        output, h_n = urnn.functional.unitary_scan(u.conj(), u[0].conj(), W, None, b)
+        return output.square().sum() + (h_n.conj() * u[1]).real.sum()
+
+    derivative = grad(conjugated)
+    if compiler:
+        derivative = torch.compile(derivative, backend=compiler)
+    b = 0.1 * randn(n)
+    with urnn.use_backend("reference"):
+        truth = grad(conjugated)(b)
+    torch.testing.assert_close(derivative(b), truth)
+
+
 @pytest.mark.parametrize("keep", ["full", "constant"])
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("x", ["real", "tokens", "complex"])

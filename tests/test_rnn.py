@@ -336,6 +336,14 @@ def test_theano_initialisation():
         assert 0.97 * bound < bound_of(tensor) <= bound
 
 
+def test_a_cell_is_reset_as_its_layer_was_initialised():
+    rnn = UnitaryRNN(10, 40, init="theano")
+    with torch.no_grad():
+        rnn.cells[0].bias.zero_()
+    rnn.cells[0].reset_parameters()
+    assert 0 < bound_of(rnn.cells[0].bias) <= 0.01
+
+
 def test_the_initial_state_has_norm_one_on_average():
     states = [UnitaryRNNCell(1, 64).first_state() for _ in range(400)]
     assert abs(torch.stack(states).abs().square().sum(-1).mean() - 1) < 0.02

@@ -4,8 +4,8 @@ The readable middle tier between `reference.py` and the fused kernels: where a k
 disagree, the kernel is wrong; where this and the reference disagree, the calculus is. The
 derivation of every line stands in `ops/README.md`. All tensors lead with the networks G.
 
-Conjugates are physical: within an operator that torch.compile calls, torch does not resolve
-the lazy conjugate of an elementwise product, and computes with the unconjugated number.
+Conjugates are physical: torch resolves lazy ones on the way into an operator, but not within
+one that torch.compile calls, where an elementwise product computes with the unconjugated number.
 """
 
 from collections.abc import Callable
@@ -254,7 +254,7 @@ def _steps(rows: Tensor, like: Tensor) -> Tensor:
 
 def _real(z: Tensor) -> Tensor:
     """View complex (…, n) as real (…, 2n), interleaved."""
-    return torch.view_as_real(z.resolve_conj().contiguous()).flatten(-2)
+    return torch.view_as_real(z.contiguous()).flatten(-2)
 
 
 def _complex(x: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ class Options(NamedTuple):
 
 
 def _scan(engine: str, keep: str, last: bool, *recurrence: Any) -> tuple[Tensor, Tensor, Tensor]:
-    r = _resolved(*recurrence)
+    r = Recurrence(*recurrence)
     _check_tokens(r)
     return stretches.forward(ENGINES[engine], r, last, keep)
 
@@ -91,26 +91,13 @@ def _scan_backward(
     *recurrence: Any,
 ) -> list[Tensor]:
     """Return the gradient of each tensor of the recurrence; (G, 0) for one that has none."""
-    r = _resolved(*recurrence)
-    grad_output = None if grad_output is None else grad_output.resolve_conj()
-    grad_h = grad_h.resolve_conj()
+    r = Recurrence(*recurrence)
     with full_precision(grad_h.device):
         sums, g = stretches.backward(
             ENGINES[engine], r, kept, constant, input_gradient, grad_output, grad_h
         )
     found = [sums.x, sums.table, g.clone(), sums.bias, sums.readout, None, *sums.matrix]
     return [_none(r) if gradient is None else gradient for gradient in found]
-
-
-def _resolved(*recurrence: Any) -> Recurrence:
-    """Return the recurrence with no lazy conjugate or negative among its tensors."""
-
-    def resolved(tensor: Any) -> Any:
-        return None if tensor is None else tensor.resolve_conj().resolve_neg()
-
-    *tensors, matrix, leak = recurrence
-    fields: tuple[Any, ...] = (*map(resolved, tensors), [resolved(t) for t in matrix], leak)
-    return Recurrence(*fields)
 
 
 def _scan_fake(
